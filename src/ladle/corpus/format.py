@@ -1,0 +1,109 @@
+"""The bytes of a corpus, as docs/format.md specifies them: names, dtypes, headers, checksums, hashes.
+
+Changing anything here that a written file depends on means a new VERSION, never an edit: what was written is
+readable for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT = "ladle-corpus"
+VERSION = 1
+MANIFEST = "corpus.json"
+SOURCES = "sources.jsonl"
+
+BLOCK_BYTES = 4096
+BLOCK_SHIFT = 12
+
+TOKEN_DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+ENDS_DTYPE = np.dtype("<u8")
+FROM_DTYPE = np.dtype([("source", "<u4"), ("flags", "<u4"), ("byte", "<u8"), ("line", "<u8")])
+SUMS_DTYPE = np.dtype("<u4")
+
+BEGINS_ELSEWHERE = 1  # flag: the document's beginning lies in another split
+ENDS_ELSEWHERE = 2  # flag: the document's end lies in another split
+
+# The four files of a shard: the key in the manifest, and what follows the shard's name on disk.
+SUFFIXES = {"bin": ".bin", "docs": ".docs.npy", "from": ".from.npy", "sums": ".sums.npy"}
+# The header's length of each .npy file, fixed so that a file's size follows from its count.
+HEADER_BYTES = {"bin": 0, "docs": 128, "from": 192, "sums": 128}
+
+
+def dtype_name(vocab_size: int) -> str:
+    """The dtype of a vocabulary of that size: "uint16" up to 65 536 ids, else "uint32"."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def num_blocks(num_bytes: int) -> int:
+    """Checksum blocks of a file of num_bytes; the last may be short."""
+    return -(-num_bytes // BLOCK_BYTES)
+
+
+def file_bytes(kind: str, *, num_tokens: int, num_documents: int, itemsize: int) -> int:
+    """The exact size of one of a shard's four files, in bytes. kind: a key of SUFFIXES."""
+    if kind == "bin":
+        return num_tokens * itemsize
+    if kind == "docs":
+        return HEADER_BYTES["docs"] + num_documents * ENDS_DTYPE.itemsize
+    if kind == "from":
+        return HEADER_BYTES["from"] + num_documents * FROM_DTYPE.itemsize
+    sizes = [
+        file_bytes(k, num_tokens=num_tokens, num_documents=num_documents, itemsize=itemsize) for k in ("bin", "docs", "from")
+    ]
+    return HEADER_BYTES["sums"] + SUMS_DTYPE.itemsize * sum(map(num_blocks, sizes))
+
+
+def npy_header(kind: str, count: int) -> bytes:
+    """The header of a one-dimensional .npy file (version 1.0), padded with spaces to HEADER_BYTES[kind]."""
+    dtype = {"docs": ENDS_DTYPE, "from": FROM_DTYPE, "sums": SUMS_DTYPE}[kind]
+    descr = repr(dtype.str) if dtype.names is None else repr(dtype.descr)
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': ({count},), }}"
+    length = HEADER_BYTES[kind] - 10
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode("ascii") + b"\n"
+
+
+def block_sums(content: bytes | memoryview) -> npt.NDArray[np.uint32]:
+    """CRC-32 (zlib's) of each 4 KiB block of content, uint32 [num_blocks]; the last block may be short."""
+    view = memoryview(content).cast("B")
+    sums = (zlib.crc32(view[i : i + BLOCK_BYTES]) for i in range(0, len(view), BLOCK_BYTES))
+    return np.fromiter(sums, SUMS_DTYPE, num_blocks(len(view)))
+
+
+def canonical(value: object) -> bytes:
+    """Canonical JSON, for hashing: keys sorted, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def readable(value: object) -> bytes:
+    """The same JSON for people, as the manifest stores it: keys sorted, one blank of indentation, ASCII, a final newline."""
+    return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+def fingerprint(*, tokenizer_hash: str | None, dtype: str, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The SHA-256 (hex) of what a stream of tokens depends on: tokenizer, dtype, and the shards' contents, in order.
+
+    splits: for each split its shards as the manifest lists them. Names of files, sources and provenance do not count.
+    """
+    content = {name: [shard_content(shard) for shard in shards] for name, shards in splits.items()}
+    whole = {"format": FORMAT, "version": VERSION, "tokenizer": tokenizer_hash, "dtype": dtype, "splits": content}
+    return hashlib.sha256(canonical(whole)).hexdigest()
+
+
+def shard_content(shard: Mapping[str, Any]) -> list[int | str]:
+    """What the fingerprint takes of one shard."""
+    files = shard["files"]
+    return [shard["tokens"], shard["documents"], shard["max_id"], files["bin"]["sha256"], files["docs"]["sha256"]]
+
+
+def ascending(values: Iterable[int]) -> bool:
+    """Whether the integers strictly ascend."""
+    values = list(values)
+    return all(a < b for a, b in zip(values, values[1:], strict=False))

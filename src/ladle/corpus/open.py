@@ -1,0 +1,92 @@
+"""Open a folder of tokens: ours, or one that nanoGPT's scripts made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ladle.corpus import format, manifest, nanogpt
+from ladle.corpus.corpus import Corpus
+from ladle.corpus.documents import ShardFiles, Sources, StoredDocuments
+from ladle.corpus.shard import FileShard, Pool
+from ladle.corpus.split import Split
+from ladle.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from ladle.corpus.manifest import Manifest, ShardEntry
+    from ladle.tokens import Tokenizer
+
+
+def open(path: str | os.PathLike[str], *, generation: int | None = None) -> Corpus:
+    """Open a corpus that `prepare` made, or a nanoGPT folder (train.bin, val.bin, optional meta.pkl), read-only.
+
+    Costs the same for any number of tokens: only the manifest and the files' sizes are read.
+    generation: an earlier state of a corpus that was appended to, from 0; by default the latest.
+    Raises FormatError naming the file and the field for anything that is not as the manifest says.
+    """
+    folder = Path(path)
+    if (folder / format.MANIFEST).is_file():
+        return _ours(folder, generation)
+    if nanogpt.is_one(folder):
+        return nanogpt.open(folder)
+    found = "no such folder" if not folder.exists() else "a file" if not folder.is_dir() else "neither"
+    raise FormatError(
+        folder, None, "corpus", f"a folder with {format.MANIFEST}, or with train.bin", found, "make one with `ladle prepare`"
+    )
+
+
+def _ours(folder: Path, generation: int | None) -> Corpus:
+    read = manifest.read(folder / format.MANIFEST)
+    manifest.check_files(folder, read)
+    last = len(read.generations) - 1
+    number = last if generation is None else generation
+    if not 0 <= number <= last:
+        raise ConfigError(f"{folder}: generation: expected 0 to {last}, found {number}")
+    whole, counts = read.generations[number]
+    pool, sources = Pool(), Sources(folder / format.SOURCES)
+    tokenizer = cache(partial(_tokenizer, read))
+    splits = {
+        name: _split(folder, read, name, shards[: counts[name]], pool, sources, tokenizer)  # type: ignore[arg-type]
+        for name, shards in read.splits.items()
+    }
+    return Corpus(path=folder, manifest=read.raw, splits=splits, fingerprint=lambda: whole, tokenizer=tokenizer)
+
+
+def _split(
+    folder: Path,
+    read: Manifest,
+    name: str,
+    entries: Sequence[ShardEntry],
+    pool: Pool,
+    sources: Sources,
+    tokenizer: partial[Tokenizer | None],
+) -> Split:
+    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize) for e in entries]
+    dtype = format.TOKEN_DTYPES[read.dtype]
+    return Split(
+        name=name,
+        where=f"{folder / name}",
+        shards=[FileShard(f.path("bin"), dtype, f.num_tokens, pool, f.path("sums")) for f in files],
+        dtype=dtype,
+        vocab_size=read.vocab_size,
+        max_id=max((e.max_id for e in entries), default=None),
+        num_documents=sum(e.num_documents for e in entries),
+        fingerprint=cache(lambda: read.fingerprint({name: len(entries)})),
+        tokenizer=tokenizer,
+        documents=StoredDocuments(files, sources),
+    )
+
+
+def _tokenizer(read: Manifest) -> Tokenizer | None:
+    """Build the manifest's tokenizer. Raises FormatError when it is not the one whose hash was stored."""
+    from ladle.tokens import from_identity
+
+    if read.tokenizer is None:
+        return None
+    tokenizer = from_identity(read.tokenizer)
+    if tokenizer.hash != read.tokenizer_hash or tokenizer.vocab_size != read.vocab_size:
+        raise FormatError(read.path, None, "tokenizer_hash", read.tokenizer_hash, tokenizer.hash, "the tokenizer's files changed")
+    return tokenizer

@@ -1,0 +1,232 @@
+"""A shard: one run of tokens, in memory or mapped from a file.
+
+Files are mapped when they are first read, and at most `Pool.limit` of them stay mapped, so that thousands of shards
+need few open files. Nothing here holds a lock or a file position: forked processes may read the same shards.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ladle.corpus import format
+from ladle.errors import ClosedError, FormatError
+
+Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+PAGE = mmap.PAGESIZE
+
+
+class Shard(Protocol):
+    """What a split needs of one. Starts and ends are tokens within the shard, never bytes."""
+
+    num_tokens: int
+    where: str  # for messages: the file, or "memory"
+
+    def tokens(self) -> Tokens:
+        """All of them: a read-only 1-D view, little-endian; it never owns the bytes and may be let go at any time."""
+
+    def check(self, first: int, end: int) -> None:
+        """Verify the blocks that hold tokens [first, end), once a block. Raises FormatError naming block and sums."""
+
+    def check_many(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        """check(s, s + length) for every s of starts (int64 [rows])."""
+
+    def advise_random(self) -> None:
+        """Tell the kernel that reads will be scattered."""
+
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        """Ask the kernel to fetch tokens [s, s + length) for every s of starts."""
+
+    def drop(self) -> None:
+        """Let go of the resident pages; the next read brings them back."""
+
+    def close(self) -> None:
+        """Unmap. Reading afterwards raises ClosedError."""
+
+
+class ArrayShard:
+    """Tokens in memory. Source of every method: Shard."""
+
+    where = "memory"
+
+    def __init__(self, array: Tokens) -> None:
+        self._tokens = array
+        self.num_tokens = len(array)
+
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    def check(self, first: int, end: int) -> None:
+        pass
+
+    def check_many(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        pass
+
+    def advise_random(self) -> None:
+        pass
+
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        pass
+
+    def drop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Pool:
+    """Which shards are mapped now: at most `limit`; the one unused for longest is let go first."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self.limit = limit
+        self._mapped: OrderedDict[FileShard, None] = OrderedDict()
+
+    def used(self, shard: FileShard) -> None:
+        """Note that shard is mapped and was just read."""
+        self._mapped[shard] = None
+        self._mapped.move_to_end(shard)
+        while len(self._mapped) > self.limit:
+            self._mapped.popitem(last=False)[0].unmap()
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    file: mmap.mmap
+    tokens: Tokens
+    sums: npt.NDArray[np.uint32] | None
+
+
+class FileShard:
+    """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
+
+    def __init__(
+        self, path: Path, dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int, pool: Pool, sums: Path | None
+    ):
+        """path: the .bin file. sums: its .sums.npy, or None for foreign files, whose bytes cannot be checked."""
+        self.path = path
+        self.where = str(path)
+        self.num_tokens = num_tokens
+        self.num_bytes = num_tokens * dtype.itemsize
+        self._dtype = dtype
+        self._pool = pool
+        self._sums = sums
+        self._map: _Map | None = None
+        self._random = False
+        self._closed = False
+        self._checked: npt.NDArray[np.uint8] | None = None  # one bit a block
+
+    def tokens(self) -> Tokens:
+        return self._mapped().tokens
+
+    def check(self, first: int, end: int) -> None:
+        self.check_many(np.array([first], np.int64), end - first)
+
+    def check_many(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        now = self._mapped()
+        if (size := now.file.size()) < self.num_bytes:  # fstat: touching what was cut off would kill the process
+            raise FormatError(
+                self.path,
+                None,
+                "size",
+                f"{self.num_bytes} bytes",
+                f"{size} bytes",
+                "the file shrank while it was open; prepare it again",
+            )
+        if now.sums is None or length < 1:
+            return
+        if self._checked is None:
+            self._checked = np.zeros(-(-len(now.sums) // 8), np.uint8)
+        blocks = _blocks(starts * self._dtype.itemsize, length * self._dtype.itemsize)
+        bits = self._checked[blocks >> 3] >> (blocks & 7).astype(np.uint8)
+        if np.bitwise_and.reduce(bits, axis=None) & 1:
+            return
+        for block in np.unique(blocks[(bits & 1) == 0]).tolist():
+            self._check_block(now, block)
+            self._checked[block >> 3] |= np.uint8(1 << (block & 7))
+
+    def _check_block(self, now: _Map, block: int) -> None:
+        offset = block << format.BLOCK_SHIFT
+        found = zlib.crc32(memoryview(now.file)[offset : min(offset + format.BLOCK_BYTES, self.num_bytes)])
+        if now.sums is not None and found != (expected := int(now.sums[block])):
+            raise FormatError(
+                self.path,
+                offset,
+                f"CRC-32 of block {block}",
+                f"{expected:08x}",
+                f"{found:08x}",
+                "the file was damaged since it was prepared; `ladle verify` lists every fault",
+            )
+
+    def advise_random(self) -> None:
+        self._random = True
+        self._mapped().file.madvise(mmap.MADV_RANDOM)
+
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        advise = self._mapped().file.madvise
+        first = starts * self._dtype.itemsize
+        ends = np.minimum(first + length * self._dtype.itemsize, self.num_bytes)
+        first &= -PAGE
+        for offset, size in zip(first.tolist(), (ends - first).tolist(), strict=True):
+            advise(mmap.MADV_WILLNEED, offset, size)
+
+    def drop(self) -> None:
+        if self._map is not None:
+            self._map.file.madvise(mmap.MADV_DONTNEED)
+
+    def unmap(self) -> None:
+        """Forget the map; it is released once no view of it is left. The next read maps the file again."""
+        self._map = None
+
+    def close(self) -> None:
+        self._closed = True
+        self._map = None
+
+    def _mapped(self) -> _Map:
+        now = self._map
+        if now is None:
+            if self._closed:
+                raise ClosedError(f"{self.where}: read after its corpus was closed")
+            now = self._map = self._open()
+        self._pool.used(self)
+        return now
+
+    def _open(self) -> _Map:
+        file = map_file(self.path, self.num_bytes)
+        if self._random:
+            file.madvise(mmap.MADV_RANDOM)
+        sums = None
+        if self._sums is not None:
+            whole = np.frombuffer(map_file(self._sums, None), format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
+            sums = whole[: format.num_blocks(self.num_bytes)]
+        return _Map(file, np.frombuffer(file, self._dtype, self.num_tokens), sums)
+
+
+def map_file(path: Path, num_bytes: int | None) -> mmap.mmap:
+    """Map a file read-only, whole. num_bytes: the size it must have, or None. Raises FormatError, or OSError as it is."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if num_bytes is not None and size != num_bytes:
+            raise FormatError(
+                path, None, "size", f"{num_bytes} bytes", f"{size} bytes", "the file is cut off or not the one prepared"
+            )
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(first_bytes: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[np.int64]:
+    """The blocks that [b, b + num_bytes) touches for every b: int64 [rows, most blocks a row can touch], with repeats."""
+    first = first_bytes >> format.BLOCK_SHIFT
+    last = (first_bytes + (num_bytes - 1)) >> format.BLOCK_SHIFT
+    most = (num_bytes - 2) // format.BLOCK_BYTES + 2 if num_bytes > 1 else 1
+    return np.minimum(first[:, None] + np.arange(most), last[:, None])

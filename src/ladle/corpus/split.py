@@ -1,0 +1,205 @@
+"""A split: one stream of tokens across its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ladle.corpus.documents import Documents
+from ladle.corpus.shard import Shard, Tokens
+from ladle.errors import ConfigError, TokenError
+
+if TYPE_CHECKING:
+    from ladle.tokens import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a token came from.
+
+    source: the file's name as it was prepared, or None when unknown. document: its number in the split. byte, line: where
+    the document begins in the source (line from 1). offset: tokens from the document's first. token_byte: the token's own
+    first byte in the source, for tokenizers that lose no byte, else None.
+    """
+
+    token: int
+    document: int
+    offset: int
+    source: str | None = None
+    byte: int | None = None
+    line: int | None = None
+    token_byte: int | None = None
+
+
+class Split:
+    """N tokens, numbered 0 to N - 1 across the shards. Made by ladle.open, prepare, from_ids and from_text."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        where: str,
+        shards: Sequence[Shard],
+        dtype: np.dtype[Any],
+        vocab_size: int | None = None,
+        max_id: int | None = None,
+        num_documents: int | None = None,
+        fingerprint: Callable[[], str],
+        tokenizer: Callable[[], Tokenizer | None] = lambda: None,
+        documents: Documents | None = None,
+    ) -> None:
+        """fingerprint, tokenizer: called when first asked for. documents: ends and provenance, None when unknown."""
+        self.name = name
+        self.where = where
+        self.shards = shards
+        self.dtype = dtype
+        self.vocab_size = vocab_size
+        self.max_id = max_id
+        self.num_documents = num_documents
+        self.bases = np.concatenate([[0], np.cumsum([s.num_tokens for s in shards], dtype=np.int64)]).astype(np.int64)
+        self.num_tokens = int(self.bases[-1])
+        self._fingerprint = fingerprint
+        self._tokenizer = tokenizer
+        self._documents = documents
+
+    def __repr__(self) -> str:
+        return f"Split({self.where}: {self.num_tokens} tokens, {self.dtype})"
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the tokens' contents (hex); foreign files give a sampled one, which says so."""
+        return self._fingerprint()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that made the ids, built when first asked for, or None when unknown."""
+        return self._tokenizer()
+
+    def read(self, start: int, count: int) -> Tokens:
+        """Tokens [start, start + count), verified: a fresh array of the split's dtype, [count], across shards.
+
+        Raises ConfigError for a range outside the split, FormatError for damaged bytes, ClosedError after close().
+        """
+        if not 0 <= start <= start + count <= self.num_tokens:
+            raise ConfigError(
+                f"{self.where}: expected a range of tokens within 0 to {self.num_tokens}, found {start} to {start + count}"
+            )
+        tokens = np.empty(count, self.dtype)
+        done = 0
+        while done < count:
+            shard, first = self._place(start + done)
+            size = min(count - done, self.shards[shard].num_tokens - first)
+            self.shards[shard].check(first, first + size)
+            tokens[done : done + size] = self.shards[shard].tokens()[first : first + size]
+            done += size
+        return tokens
+
+    def check_ids(self, ids: npt.NDArray[Any], starts: int | npt.NDArray[np.int64]) -> None:
+        """Every id must be below vocab_size; free when the manifest's max_id already says so, or when neither is known.
+
+        ids: [length], or [rows, length]. starts: the token index of ids[0], or int64 [rows] of each ids[r, 0].
+        Raises TokenError naming file, byte, id and vocabulary.
+        """
+        if self.vocab_size is None or (self.max_id is not None and self.max_id < self.vocab_size) or ids.size == 0:
+            return
+        if int(ids.max()) < self.vocab_size:
+            return
+        ids = np.atleast_2d(ids)
+        row, column = np.argwhere(ids >= self.vocab_size)[0].tolist()
+        shard, token = self._place(int(np.atleast_1d(starts)[row]) + column)
+        raise TokenError(
+            f"{self.shards[shard].where} @ byte {token * self.dtype.itemsize}: id: expected less than the vocabulary's {self.vocab_size}, "
+            f"found {int(ids[row, column])}; the file was made with another tokenizer, or its dtype is not {self.dtype.name}"
+        )
+
+    def document_ends(self) -> npt.NDArray[np.uint64]:
+        """Where each document ends: the index after its last token, uint64 [num_documents], ascending; the last is N.
+
+        Raises ConfigError when the split does not know its documents.
+        """
+        documents = self._known_documents()
+        ends = [documents.ends(i) for i in range(len(self.shards))]
+        if len(ends) == 1:
+            return ends[0]
+        return np.concatenate(
+            [np.zeros(0, np.uint64), *(e + np.uint64(b) for e, b in zip(ends, self.bases.tolist(), strict=False))]
+        )
+
+    def locate(self, tokens: npt.ArrayLike) -> list[Provenance]:
+        """Where each token came from. tokens: integers [n] in 0 to N - 1, in any order.
+
+        Raises ConfigError for a token outside the split, or when the split does not know its documents.
+        """
+        indices = np.atleast_1d(np.asarray(tokens, np.int64))
+        documents = self._known_documents()
+        for index in indices[(indices < 0) | (indices >= self.num_tokens)].tolist():
+            raise ConfigError(f"{self.where}: expected a token index within 0 to {self.num_tokens - 1}, found {index}")
+        shards = np.searchsorted(self.bases, indices, side="right") - 1
+        found: dict[int, Provenance] = {}
+        for shard in np.unique(shards).tolist():
+            before, base = sum(documents.counts[:shard]), int(self.bases[shard])
+            ends, origins = documents.ends(shard), documents.origins(shard)
+            here = np.unique(indices[shards == shard])
+            numbers = np.searchsorted(ends, (here - base).astype(np.uint64), side="right")
+            for number in np.unique(numbers).tolist():
+                start = base + (int(ends[number - 1]) if number else 0)
+                wanted = here[numbers == number]
+                origin = None if origins is None else origins[number]
+                lengths = self._text_lengths(start, wanted) if origin is not None else None
+                for i, token in enumerate(wanted.tolist()):
+                    place = Provenance(token=token, document=before + number, offset=token - start)
+                    if origin is not None:
+                        byte = int(origin["byte"])
+                        place = replace(
+                            place,
+                            source=documents.source(int(origin["source"])),
+                            byte=byte,
+                            line=int(origin["line"]),
+                            token_byte=None if lengths is None else byte + lengths[i],
+                        )
+                    found[token] = place
+        return [found[index] for index in indices.tolist()]
+
+    def _text_lengths(self, start: int, tokens: npt.NDArray[np.int64]) -> list[int] | None:
+        """Bytes of text from token `start` up to each of tokens (ascending, none before start); None when ids lose bytes."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or not tokenizer.byte_lossless:
+            return None
+        lengths, total = [], 0
+        for token in tokens.tolist():
+            while start < token:
+                ids = self.read(start, min(token - start, 1 << 16))
+                total += sum(map(len, tokenizer.token_bytes(ids)))
+                start += len(ids)
+            lengths.append(total)
+        return lengths
+
+    def close(self) -> None:
+        """Let go of the files. Reading afterwards raises ClosedError."""
+        for shard in self.shards:
+            shard.close()
+
+    def __enter__(self) -> Split:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _place(self, token: int) -> tuple[int, int]:
+        """The shard that holds a token, and the token's index within it."""
+        shard = int(np.searchsorted(self.bases, token, side="right")) - 1
+        return shard, token - int(self.bases[shard])
+
+    def _known_documents(self) -> Documents:
+        if self._documents is None:
+            raise ConfigError(
+                f"{self.where}: the documents' ends are not known here; prepare the text with `ladle prepare` to keep them"
+            )
+        return self._documents
