@@ -1,0 +1,76 @@
+"""A batch: x, y and where they stand in the stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ladle.feed.state import FeedState
+from ladle.order.permutation import I64
+
+DIGEST_MODULUS = 2**64
+
+
+class Batch:
+    """One rank's rows of a global batch; `x, y = batch` unpacks.
+
+    x, y: int64 (rows, T), contiguous, sharing no element; y is x one token later, `ignore_index` where a target does
+    not count. They are the user's own: nothing writes into them again.
+    position: slots handed out before this batch, all ranks together; next_position: after it.
+    num_targets: targets that count in the global batch, over all ranks.
+    rows: numbers of this rank's rows in the stream (a range). starts: int64 (rows,), the token index in the split of
+    each row's first input.
+    """
+
+    __slots__ = ("_digest", "_state", "next_position", "num_targets", "position", "rows", "starts", "x", "y")
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        position: int,
+        next_position: int,
+        num_targets: int,
+        rows: range,
+        starts: I64,
+        state: FeedState,
+    ) -> None:
+        self.x, self.y = x, y
+        self.position, self.next_position = position, next_position
+        self.num_targets = num_targets
+        self.rows, self.starts, self._state = rows, starts, state
+        self._digest: int | None = None
+
+    @property
+    def state(self) -> dict[str, object]:
+        """The feed's state_dict() once this batch has been received: what to save with the step it trained."""
+        return self._state.to_dict()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.x, self.y))
+
+    @property
+    def digest(self) -> int:
+        """The sum of the row digests mod 2**64, so that the digests of all ranks add up to the global batch's.
+
+        A row's digest is the first 8 bytes, little-endian, of BLAKE2b over (row number as uint64, x as uint32,
+        y as int32), all little-endian. Computed when first asked for.
+        """
+        if self._digest is None:
+            x, y = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in (self.x, self.y))
+            total = 0
+            for row, inputs, targets in zip(self.rows, x.astype("<u4"), y.astype("<i4"), strict=True):
+                hashed = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
+                hashed.update(inputs.data)
+                hashed.update(targets.data)
+                total += int.from_bytes(hashed.digest(), "little")
+            self._digest = total % DIGEST_MODULUS
+        return self._digest
+
+    def __repr__(self) -> str:
+        rows, T = self.x.shape
+        return f"Batch(position={self.position}, rows={rows}, block_size={T}, num_targets={self.num_targets})"

@@ -1,0 +1,70 @@
+"""Row numbers -> where each row starts and which of its columns count. Integers only; no file is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ladle.errors import ConfigError
+from ladle.order.permutation import I64
+from ladle.order.stream import Order
+from ladle.rows.windows import Windows
+
+AHEAD = 4096  # rows planned at once, so that NumPy's cost a call disappears
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """start: token index of each row's first input. [low, high): the columns whose targets count. int64 [rows] each."""
+
+    start: I64
+    low: I64
+    high: I64
+
+    def part(self, low: int, high: int) -> Rows:
+        """Rows [low, high) of these, as views."""
+        return Rows(self.start[low:high], self.low[low:high], self.high[low:high])
+
+
+class Plan:
+    """The endless sequence of rows of T slots. Row g covers slots [g * T, (g + 1) * T).
+
+    A pure function of the row number; the last blocks that were computed are kept, since batches ask for neighbours.
+    Not shared between threads.
+    """
+
+    def __init__(self, order: Order, windows: Windows, block_size: int, ahead: int = AHEAD) -> None:
+        """ahead: rows to compute at least; 1 where single batches are looked at."""
+        if block_size < 1 or windows.window % block_size:
+            raise ConfigError(f"block_size: expected a divisor of the window {windows.window}, found {block_size}")
+        if windows.overlaps and block_size != windows.window:
+            raise ConfigError(f"stride below the window needs block_size equal to it: {windows.window}, found {block_size}")
+        self.order, self.windows, self.block_size = order, windows, block_size
+        self._ahead = ahead
+        self._blocks: list[tuple[int, Rows]] = []
+
+    def rows(self, first: int, count: int) -> Rows:
+        """Rows [first, first + count)."""
+        for low, block in self._blocks:
+            if low <= first and first + count <= low + block.start.size:
+                return block.part(first - low, first - low + count)
+        block = self._compute(first, max(self._ahead, count))
+        self._blocks = [(first, block), *self._blocks[:1]]  # two: the rows now, and those the kernel is told of
+        return block.part(0, count)
+
+    def _compute(self, first: int, count: int) -> Rows:
+        per_window = self.windows.window // self.block_size
+        first_unit = first // per_window
+        last_unit = (first + count - 1) // per_window + 1
+        epochs, chosen = self.order.windows(first_unit, last_unit - first_unit)
+        if self.order.kind == "random":  # the order drew the start itself, and every target counts
+            start, low, high = chosen, np.zeros_like(chosen), np.full_like(chosen, self.windows.window)
+        else:
+            start, low, high = self.windows.spans(epochs, chosen)
+        if per_window == 1:
+            return Rows(start, low, high)
+        T = self.block_size
+        row = np.arange(first, first + count, dtype=np.int64)
+        unit, column = row // per_window - first_unit, row % per_window * T
+        return Rows(start[unit] + column, np.clip(low[unit] - column, 0, T), np.clip(high[unit] - column, 0, T))

@@ -1,0 +1,36 @@
+"""Where the tokens of a row came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ladle.corpus.split import Provenance, Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One document's part of a row.
+
+    columns: [first, last) of the row's T + 1 tokens (inputs and the last label). tokens: [first, last) in the split.
+    origin: where its first token came from.
+    """
+
+    columns: tuple[int, int]
+    tokens: tuple[int, int]
+    origin: Provenance
+
+
+def spans(split: Split, start: int, length: int) -> list[Span]:
+    """The documents in tokens [start, start + length) of the split, in order. Raises ConfigError if ends are not known."""
+    last = min(start + length, split.num_tokens)
+    ends = split.document_ends()
+    low = int(np.searchsorted(ends, start, side="right"))
+    high = int(np.searchsorted(ends, last, side="left"))
+    borders = [start, *(int(end) for end in ends[low:high] if start < int(end) < last), last]
+    origins = split.locate(borders[:-1])
+    return [
+        Span(columns=(first - start, after - start), tokens=(first, after), origin=origin)
+        for first, after, origin in zip(borders[:-1], borders[1:], origins, strict=True)
+    ]
