@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError, LadleError
@@ -64,7 +64,7 @@ class Corpus:
         for split in self.splits.values():
             split.close()
 
-    def __enter__(self) -> Corpus:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

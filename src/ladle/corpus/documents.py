@@ -21,7 +21,7 @@ Ends = npt.NDArray[np.uint64]
 class Documents(Protocol):
     """What a split needs to know of them, shard by shard."""
 
-    counts: Sequence[int]  # documents in each shard
+    counts: list[int]  # documents in each shard
 
     def ends(self, shard: int) -> Ends:
         """Each document's end within the shard: the index after its last token, uint64 [documents], ascending."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ SOURCES = "sources.jsonl"
 BLOCK_BYTES = 4096
 BLOCK_SHIFT = 12
 
-TOKEN_DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 ENDS_DTYPE = np.dtype("<u8")
 FROM_DTYPE = np.dtype([("source", "<u4"), ("flags", "<u4"), ("byte", "<u8"), ("line", "<u8")])
 SUMS_DTYPE = np.dtype("<u4")
@@ -101,9 +101,3 @@ def shard_content(shard: Mapping[str, Any]) -> list[int | str]:
     """What the fingerprint takes of one shard."""
     files = shard["files"]
     return [shard["tokens"], shard["documents"], shard["max_id"], files["bin"]["sha256"], files["docs"]["sha256"]]
-
-
-def ascending(values: Iterable[int]) -> bool:
-    """Whether the integers strictly ascend."""
-    values = list(values)
-    return all(a < b for a, b in zip(values, values[1:], strict=False))

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,13 @@ class _Object:
     def hash(self, key: str) -> str:
         return self.text(key, SHA256, "64 hexadecimal digits")
 
-    def list(self, key: str) -> list[Any]:
+    def items(self, key: str) -> list[Any]:
         value = self.value.get(key)
         if not isinstance(value, list):
             raise self.fail(key, "a list")
         return value
 
-    def object(self, key: str) -> _Object:
+    def within(self, key: str) -> _Object:
         return _Object(self.path, f"{self.at}{key}.", self.value.get(key))
 
     def same(self, key: str, expected: object, hint: str = "") -> None:
@@ -101,7 +102,7 @@ def read(path: Path) -> Manifest:
     top.same("format", format.FORMAT)
     top.same("version", format.VERSION, "a newer Ladle wrote it; upgrade this one")
     top.same("byte_order", "little")
-    checksum = top.object("checksum")
+    checksum = top.within("checksum")
     checksum.same("algorithm", "crc32")
     checksum.same("block_bytes", format.BLOCK_BYTES)
     vocab_size = top.count("vocab_size", 1, 1 << 32)
@@ -110,9 +111,9 @@ def read(path: Path) -> Manifest:
         raise top.fail("dtype", f"uint32 for a vocabulary of {vocab_size}")
     if top.value.get("end_of_text") is not None:
         top.count("end_of_text", 0, vocab_size - 1)
-    tokenizer = None if top.value.get("tokenizer") is None else top.object("tokenizer").value
+    tokenizer = None if top.value.get("tokenizer") is None else top.within("tokenizer").value
     tokenizer_hash = None if tokenizer is None else top.hash("tokenizer_hash")
-    splits = {name: _split(top.object("splits"), name, dtype, vocab_size) for name in sorted(top.object("splits").value)}
+    splits = {name: _split(top.within("splits"), name, dtype, vocab_size) for name in sorted(top.within("splits").value)}
     if not splits:
         raise top.fail("splits", "at least one split")
     manifest = Manifest(
@@ -154,7 +155,7 @@ def regular_size(path: Path, folder: Path) -> int:
                 raise FormatError(
                     path, None, "link", f"a target inside {folder}", target, "a corpus may not read outside its folder"
                 )
-            status = os.stat(path)
+            status = path.stat()
     except FileNotFoundError:
         raise FormatError(path, None, "file", "a file", "none", "copy the whole folder, or prepare it again") from None
     if not stat.S_ISREG(status.st_mode):
@@ -178,11 +179,11 @@ def _parse(path: Path) -> object:
 def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[ShardEntry]:
     if SPLIT_NAME.fullmatch(name) is None:
         raise FormatError(splits.path, None, "splits", "names of a to z, 0 to 9 and _", _shown(name))
-    split = splits.object(name)
+    split = splits.within(name)
     itemsize = format.TOKEN_DTYPES[dtype].itemsize
     pattern = re.compile(rf"{name}-[0-9]{{5,12}}")
     shards = []
-    for number, value in enumerate(split.list("shards")):
+    for number, value in enumerate(split.items("shards")):
         shard = _Object(split.path, f"{split.at}shards[{number}].", value)
         entry = ShardEntry(
             name=shard.text("name", pattern, f"{name}- and a number of 5 digits or more"),
@@ -191,14 +192,15 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             max_id=shard.count("max_id", 0, vocab_size - 1),
             raw=shard.value,
         )
-        files = shard.object("files")
+        files = shard.within("files")
         for kind in format.SUFFIXES:
-            file = files.object(kind)
+            file = files.within(kind)
             file.hash("sha256")
             size = format.file_bytes(kind, num_tokens=entry.num_tokens, num_documents=entry.num_documents, itemsize=itemsize)
             file.same("bytes", size)
         shards.append(entry)
-    if not format.ascending(int(shard.name.rpartition("-")[2]) for shard in shards):
+    numbers = [int(shard.name.rpartition("-")[2]) for shard in shards]
+    if any(a >= b for a, b in pairwise(numbers)):
         raise split.fail("shards", "names in ascending order", "another order")
     split.same("tokens", sum(shard.num_tokens for shard in shards))
     split.same("documents", sum(shard.num_documents for shard in shards))
@@ -209,9 +211,9 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
 def _generations(top: _Object, splits: Mapping[str, list[ShardEntry]]) -> list[tuple[str, dict[str, int]]]:
     generations = []
     least = dict.fromkeys(splits, 0)
-    for number, value in enumerate(top.list("generations")):
+    for number, value in enumerate(top.items("generations")):
         generation = _Object(top.path, f"generations[{number}].", value)
-        shards = generation.object("shards")
+        shards = generation.within("shards")
         if set(shards.value) != set(splits):
             raise generation.fail(
                 "shards", f"a count for each of {', '.join(splits)}", ", ".join(map(_shown, shards.value)) or "none"

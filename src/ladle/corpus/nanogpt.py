@@ -26,12 +26,16 @@ DTYPE = np.dtype("<u2")
 SPLITS = ("train", "val")
 META = "meta.pkl"
 SAMPLED_BLOCKS = 64
+PLAINLY = "plain dicts of str and int"
+WITHOUT = "remove the file to read the ids without their characters"
 MOST_META_BYTES = 1 << 26
-# What a dict of str and int needs, in pickle protocols 0 to 5, and nothing that can name, build or call anything.
-PLAIN = frozenset(
-    "PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT LONG BININT BININT1 BININT2 LONG1 UNICODE BINUNICODE SHORT_BINUNICODE"
-    " EMPTY_DICT DICT SETITEM SETITEMS EMPTY_LIST LIST APPEND APPENDS MEMOIZE PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET".split()
-)
+# The opcodes that a dict of str and int needs, in pickle protocols 0 to 5; none can name, build or call anything.
+PLAIN = frozenset({
+    *("PROTO", "FRAME", "MARK", "STOP", "POP"),
+    *("INT", "LONG", "LONG1", "BININT", "BININT1", "BININT2", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
+    *("DICT", "EMPTY_DICT", "SETITEM", "SETITEMS"),
+    *("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"),
+})  # fmt: skip
 
 
 def is_one(folder: Path) -> bool:
@@ -58,7 +62,7 @@ def open(folder: Path) -> Corpus:
     def fingerprint() -> str:
         return "sampled:" + hashlib.sha256(format.canonical({n: s.fingerprint for n, s in splits.items()})).hexdigest()
 
-    shown = {"format": "nanogpt", "dtype": "uint16", "vocab_size": None if chars is None else len(chars)}
+    shown: dict[str, Any] = {"format": "nanogpt", "dtype": "uint16", "vocab_size": None if chars is None else len(chars)}
     shown["splits"] = {name: {"tokens": split.num_tokens} for name, split in splits.items()}
     return Corpus(path=folder, manifest=shown, splits=splits, fingerprint=fingerprint, tokenizer=tokenizer, broken=broken)
 
@@ -66,29 +70,29 @@ def open(folder: Path) -> Corpus:
 def meta(path: Path) -> list[str]:
     """The characters of a meta.pkl, in the order of their ids.
 
-    The file is a pickle, which could run anything: it is read only if every opcode in it belongs to plain dicts, lists,
-    strings and numbers, by an unpickler that admits no global. Raises FormatError.
+    The file is a pickle, which could run anything: it is read only if every opcode in it belongs to plain dicts,
+    strings and integers, by an unpickler that admits no global. Raises FormatError.
     """
     if (size := regular_size(path, path.parent)) > MOST_META_BYTES:
         raise FormatError(path, None, "size", f"at most {MOST_META_BYTES} bytes", f"{size} bytes")
     content = path.read_bytes()
-    hint = "remove the file to read the ids without their characters"
     try:
-        for opcode, argument, place in pickletools.genops(content):
-            if opcode.name not in PLAIN:
-                raise FormatError(
-                    path, place, "pickle", "a plain dict of str and int", f"the opcode {opcode.name}", f"refused unread; {hint}"
-                )
-            if "PUT" in opcode.name and not 0 <= int(argument) <= len(content):
-                raise FormatError(path, place, "pickle", f"a memo index up to {len(content)}", argument, hint)
+        _refuse_unplain(path, content)
         found = _Plain(io.BytesIO(content)).load()
     except LadleError:
         raise
     except Exception as error:  # noqa: BLE001  an unpickler may raise anything on a broken file
-        raise FormatError(
-            path, None, "pickle", "a plain dict of str and int", f"{type(error).__name__}: {error}"[:200], hint
-        ) from None
+        raise FormatError(path, None, "pickle", PLAINLY, f"{type(error).__name__}: {error}"[:200], WITHOUT) from None
     return _characters(path, found)
+
+
+def _refuse_unplain(path: Path, content: bytes) -> None:
+    """Raise FormatError for a pickle that holds anything but plain dicts, or a memo index meant to exhaust memory."""
+    for opcode, argument, place in pickletools.genops(content):
+        if opcode.name not in PLAIN:
+            raise FormatError(path, place, "pickle", PLAINLY, f"the opcode {opcode.name}", f"refused unread; {WITHOUT}")
+        if opcode.name.endswith("PUT") and not 0 <= int(argument or 0) <= len(content):
+            raise FormatError(path, place, "pickle", f"a memo index up to {len(content)}", argument, WITHOUT)
 
 
 class _Plain(pickle.Unpickler):

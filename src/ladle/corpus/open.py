@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,20 +49,23 @@ def _ours(folder: Path, generation: int | None) -> Corpus:
     pool, sources = Pool(), Sources(folder / format.SOURCES)
     tokenizer = cache(partial(_tokenizer, read))
     splits = {
-        name: _split(folder, read, name, shards[: counts[name]], pool, sources, tokenizer)  # type: ignore[arg-type]
+        name: _split(
+            folder=folder, read=read, name=name, entries=shards[: counts[name]], pool=pool, sources=sources, tokenizer=tokenizer
+        )
         for name, shards in read.splits.items()
     }
     return Corpus(path=folder, manifest=read.raw, splits=splits, fingerprint=lambda: whole, tokenizer=tokenizer)
 
 
 def _split(
+    *,
     folder: Path,
     read: Manifest,
     name: str,
     entries: Sequence[ShardEntry],
     pool: Pool,
     sources: Sources,
-    tokenizer: partial[Tokenizer | None],
+    tokenizer: Callable[[], Tokenizer | None],
 ) -> Split:
     files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize) for e in entries]
     dtype = format.TOKEN_DTYPES[read.dtype]

@@ -12,7 +12,7 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ladle.corpus import format
 from ladle.errors import ClosedError, FormatError
 
-Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
 PAGE = mmap.PAGESIZE
 
 
@@ -108,9 +108,7 @@ class _Map:
 class FileShard:
     """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
 
-    def __init__(
-        self, path: Path, dtype: np.dtype[np.uint16] | np.dtype[np.uint32], num_tokens: int, pool: Pool, sums: Path | None
-    ):
+    def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: Path | None) -> None:
         """path: the .bin file. sums: its .sums.npy, or None for foreign files, whose bytes cannot be checked."""
         self.path = path
         self.where = str(path)
@@ -229,4 +227,5 @@ def _blocks(first_bytes: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[n
     first = first_bytes >> format.BLOCK_SHIFT
     last = (first_bytes + (num_bytes - 1)) >> format.BLOCK_SHIFT
     most = (num_bytes - 2) // format.BLOCK_BYTES + 2 if num_bytes > 1 else 1
-    return np.minimum(first[:, None] + np.arange(most), last[:, None])
+    blocks: npt.NDArray[np.int64] = np.minimum(first[:, None] + np.arange(most), last[:, None])
+    return blocks

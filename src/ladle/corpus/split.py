@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -114,9 +114,10 @@ class Split:
         ids = np.atleast_2d(ids)
         row, column = np.argwhere(ids >= self.vocab_size)[0].tolist()
         shard, token = self._place(int(np.atleast_1d(starts)[row]) + column)
+        place = f"{self.shards[shard].where} @ byte {token * self.dtype.itemsize}"
         raise TokenError(
-            f"{self.shards[shard].where} @ byte {token * self.dtype.itemsize}: id: expected less than the vocabulary's {self.vocab_size}, "
-            f"found {int(ids[row, column])}; the file was made with another tokenizer, or its dtype is not {self.dtype.name}"
+            f"{place}: id: expected less than the vocabulary's {self.vocab_size}, found {int(ids[row, column])}; "
+            f"the file was made with another tokenizer, or does not hold {self.dtype.name} ids"
         )
 
     def document_ends(self) -> npt.NDArray[np.uint64]:
@@ -186,7 +187,7 @@ class Split:
         for shard in self.shards:
             shard.close()
 
-    def __enter__(self) -> Split:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
