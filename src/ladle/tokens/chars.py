@@ -1,0 +1,83 @@
+"""The chars tokenizer: each character of a vocabulary, taken from the text itself, is an id."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ladle.errors import TokenError
+from ladle.tokens.interface import Tokenizer
+from ladle.tokens.markers import END_OF_TEXT
+
+_UNSEEN = np.uint32(0xFFFFFFFF)
+
+
+class Chars(Tokenizer):
+    """A vocabulary of characters in code point order, and the end of text after them if it was asked for."""
+
+    name = "chars"
+    byte_lossless = True
+
+    def __init__(self, characters: str, *, end_of_text: bool = False) -> None:
+        """characters: the vocabulary, each once, in code point order; id i is characters[i]."""
+        if any(left >= right for left, right in itertools.pairwise(characters)):
+            raise TokenError("chars: expected characters in rising code point order, each once")
+        self.characters = characters
+        self.end_of_text = len(characters) if end_of_text else None
+        self.vocab_size = len(characters) + end_of_text
+        self.special = {END_OF_TEXT: len(characters)} if end_of_text else {}
+        codes = _codes(characters)
+        self._ids = np.full(int(codes[-1]) + 1 if len(codes) else 0, _UNSEEN, np.uint32)  # code point -> id
+        self._ids[codes] = np.arange(len(codes), dtype=np.uint32)
+
+    @classmethod
+    def from_text(cls, pieces: str | Iterable[str], *, end_of_text: bool = False) -> Chars:
+        """The vocabulary of a text, given whole or in pieces: one pass, memory bounded by the longest piece.
+
+        TokenError: a lone surrogate, which no vocabulary can hold.
+        """
+        seen, start = np.zeros(0x110000, bool), 0
+        for piece in [pieces] if isinstance(pieces, str) else pieces:
+            try:
+                seen[_codes(piece)] = True
+            except UnicodeEncodeError as error:
+                raise TokenError(
+                    f"chars: character {start + error.start} of the text: expected a Unicode character, found the lone "
+                    f"surrogate U+{ord(piece[error.start]):04X}"
+                ) from None
+            start += len(piece)
+        return cls("".join(map(chr, np.flatnonzero(seen).tolist())), end_of_text=end_of_text)
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": "chars", "characters": self.characters, "end_of_text": self.end_of_text}
+
+    def token_bytes(self, ids: Any) -> list[bytes]:
+        table = self._table
+        return [table[id] for id in self._checked(ids).tolist()]
+
+    @functools.cached_property
+    def _table(self) -> list[bytes]:
+        return [character.encode("utf-8") for character in (*self.characters, *self.special)]
+
+    def _encode(self, text: str, start: int) -> np.ndarray:
+        codes = _codes(text)
+        known = codes < len(self._ids)
+        ids = self._ids[codes] if known.all() else np.where(known, self._ids[np.where(known, codes, 0)], _UNSEEN)
+        unseen = ids == _UNSEEN
+        if unseen.any():
+            place = int(unseen.argmax())
+            raise TokenError(
+                f"chars: character {start + place} of the text: expected one of the {len(self.characters)} characters of "
+                f"the vocabulary, found {text[place]!r} (U+{ord(text[place]):04X}); build the vocabulary from a text that "
+                f"holds it, or use the tokenizer 'bytes', which knows every text"
+            )
+        return ids
+
+
+def _codes(text: str) -> np.ndarray:
+    """The code points of a text, uint32, read-only. UnicodeEncodeError: a lone surrogate."""
+    return np.frombuffer(text.encode("utf-32-le"), "<u4")
