@@ -99,20 +99,24 @@ class Coverage:
         return {times: counts[times] for times in sorted(counts) if counts[times]}
 
     def __str__(self) -> str:
-        def often(times: int) -> str:
-            return "never" if times == 0 else "once" if times == 1 else f"{times} times"
-
-        repeats = ", ".join(f"{count:,} {often(times)}" for times, count in self.times.items())
+        repeats = ", ".join(f"{count:,} {_OFTEN.get(times, f'{times} times')}" for times, count in self.times.items())
         parts = [
-            f"{self.num_tokens:,} tokens, {self.num_windows:,} windows of {self.max_length}, one every {self.stride}",
-            f"of {self.num_tokens - 1:,} targets {repeats}",
+            f"{_count(self.num_tokens, 'token')}, {_count(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}",
+            f"of {_count(self.num_tokens - 1, 'target')}: {repeats}",
         ]
         if self.skipped:
             parts.append(f"{self.skipped:,} between windows")
         if self.tail:
             parts.append(f"{self.tail:,} after the last window")
-        batches = f"{self.num_batches:,} batches of {self.batch_size} an epoch"
+        if self.batch_size > 1:
+            parts.append(f"{_count(self.num_batches, 'batch', 'batches')} of {self.batch_size} an epoch")
         if self.dropped_windows:
-            batches += f", {self.dropped_windows:,} windows dropped with the last"
-        parts.append(batches)
+            parts[-1] += f", {_count(self.dropped_windows, 'window')} dropped with the last"
         return "; ".join(parts)
+
+
+_OFTEN = {0: "never", 1: "once", 2: "twice"}
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
