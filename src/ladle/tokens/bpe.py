@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,47 +20,59 @@ if TYPE_CHECKING:
 
 
 class BPE(Tokenizer):
-    """A tiktoken encoding. Its written markers are ordinary text unless they are allowed."""
+    """A tiktoken encoding, loaded when it is first used. Its written markers are ordinary text unless they are allowed."""
 
-    def __init__(self, encoding: tiktoken.Encoding) -> None:
-        self._encoding = encoding
-        self._pattern: str = encoding._pat_str  # tiktoken's README extends encodings by these attributes
-        self._ranks: dict[bytes, int] = encoding._mergeable_ranks
-        self.name = encoding.name
-        self.vocab_size = encoding.max_token_value + 1
-        self.special = dict(encoding._special_tokens)
-        self.end_of_text = self.special.get(END_OF_TEXT)
-        known = self._pattern in cuts.PATTERNS
-        self.byte_lossless = known and all(bytes([byte]) in self._ranks for byte in range(256))
+    def __init__(
+        self,
+        name: str,
+        *,
+        pattern: str,
+        special: Mapping[str, int],
+        vocab_size: int,
+        ranks: str,
+        load: Callable[[], tiktoken.Encoding],
+        whole: Mapping[str, str] | None = None,
+    ) -> None:
+        """ranks: their hash, as `identity` gives it. load: a pure function that gives the encoding. whole: pattern and tokens."""
+        known = pattern in cuts.PATTERNS
+        self.name = name
+        self.vocab_size = vocab_size
+        self.special = special
+        self.end_of_text = special.get(END_OF_TEXT)
+        self.byte_lossless = known  # a pattern nobody has thought through may skip text
         self._last_cut = cuts.safe if known else cuts.before_space
         self._limit = cuts.LIMIT if known else cuts.LIMIT * 8
+        self._ranks = ranks
+        self._load = load
+        self._whole = whole or {}
+
+    @functools.cached_property
+    def _encoding(self) -> tiktoken.Encoding:
+        return self._load()
 
     def identity(self) -> dict[str, Any]:
-        """By name and by the hash of its ranks, where the name can be loaded again; whole otherwise.
+        """A name, and what proves that it still stands for the same ids.
 
         `ranks` is the SHA-256 of the ranks as a `.tiktoken` file: the hash that tiktoken publishes for those it downloads.
-        The pattern of a named encoding is left out: tiktoken respells its patterns, the matches staying the same.
+        The pattern is left out, since tiktoken respells its patterns from time to time, the matches staying the same.
+        An encoding of the caller's own, for which no name stands, also gives its pattern and every token.
         """
-        lines = _tiktoken_file(self._ranks)
-        identity = {
+        return {
             "kind": "tiktoken",
             "name": self.name,
             "vocab_size": self.vocab_size,
-            "special": self.special,
-            "ranks": hashlib.sha256(lines).hexdigest(),
+            "special": dict(self.special),
+            "ranks": self._ranks,
+            **self._whole,
         }
-        if not _is_named(self._encoding):
-            identity |= {"pattern": self._pattern, "tokens": lines.decode("ascii")}
-        return identity
 
     def token_bytes(self, ids: Any) -> list[bytes]:
-        row = self._checked(ids)
+        row = self._checked(ids).tolist()
         try:
-            return self._encoding.decode_tokens_bytes(row.tolist())
+            return self._encoding.decode_tokens_bytes(row)
         except KeyError:  # some encodings leave ids unused
-            used = set(self._ranks.values()) | set(self.special.values())
-            self._refuse(row, next(place for place, id in enumerate(row.tolist()) if id not in used))
-            raise
+            used = {*self._encoding._mergeable_ranks.values(), *self.special.values()}
+            raise self._refusal(row, next(place for place, id in enumerate(row) if id not in used)) from None
 
     def _encode(self, text: str, start: int) -> np.ndarray:
         try:
@@ -78,16 +92,20 @@ class BPE(Tokenizer):
 def load(name: str) -> BPE:
     """A tiktoken encoding by name. TokenError: it would have to be downloaded, and cannot be."""
     if name in gpt2.SHIPPED:
-        return BPE(gpt2.encoding(name))
+        special, ranks = gpt2.SHIPPED[name]
+        vocab_size = max(gpt2.END_OF_TEXT + (25 if name.startswith("p50k") else 1), *(id + 1 for id in special.values()))
+        build = functools.partial(gpt2.encoding, name)
+        return BPE(name, pattern=gpt2.PATTERN, special=special, vocab_size=vocab_size, ranks=ranks, load=build)
     import tiktoken
 
     try:
-        return BPE(tiktoken.get_encoding(name))
+        encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a file that fails its hash is a ValueError
         raise TokenError(
             f"{name}: expected tiktoken to load its ranks, found {type(error).__name__}: {error}; Ladle ships "
             f"{', '.join(gpt2.SHIPPED)}; tiktoken downloads the others, once, into the folder TIKTOKEN_CACHE_DIR names"
         ) from error
+    return _wrap(encoding, named=True)
 
 
 def names() -> list[str]:
@@ -97,48 +115,52 @@ def names() -> list[str]:
     return sorted({*gpt2.SHIPPED, *tiktoken.list_encoding_names()})
 
 
+def from_encoding(encoding: tiktoken.Encoding) -> BPE:
+    """A `tiktoken.Encoding` of the caller's; one that gives the ids of 'gpt2' is our 'gpt2', and so on."""
+    from tiktoken import registry
+
+    own = _wrap(encoding, named=False)
+    if encoding.name in gpt2.SHIPPED and own.byte_lossless:
+        shipped = load(encoding.name)
+        return shipped if own.identity() | shipped.identity() == own.identity() else own
+    if encoding is registry.ENCODINGS.get(encoding.name):
+        return load(encoding.name)
+    return own
+
+
 def from_identity(identity: dict[str, Any]) -> BPE:
     """The encoding that `BPE.identity` described. TokenError: the name now stands for other ranks."""
     if "tokens" in identity:
         import tiktoken
 
-        lines = [line.split(" ") for line in identity["tokens"].splitlines()]
-        tokenizer = BPE(
-            tiktoken.Encoding(
-                identity["name"],
-                pat_str=identity["pattern"],
-                mergeable_ranks={base64.b64decode(token): int(rank) for token, rank in lines},
-                special_tokens=identity["special"],
-            )
+        rows = [line.split(" ") for line in identity["tokens"].splitlines()]
+        ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+        encoding = tiktoken.Encoding(
+            identity["name"], pat_str=identity["pattern"], mergeable_ranks=ranks, special_tokens=identity["special"]
         )
+        tokenizer = _wrap(encoding, named=False)
     else:
         tokenizer = load(identity["name"])
-    found = tokenizer.identity()
-    for field in ("ranks", "special", "vocab_size"):
-        if found[field] != identity[field]:
-            raise TokenError(f"{identity['name']}: {field}: expected {identity[field]}, found {found[field]}")
+    for field, found in tokenizer.identity().items():
+        if found != identity[field]:
+            raise TokenError(f"tokenizer {identity['name']!r}: {field}: expected {identity[field]}, found {found}")
     return tokenizer
 
 
-def from_encoding(encoding: tiktoken.Encoding) -> BPE:
-    """A `tiktoken.Encoding` of the caller's; one with GPT-2's name, ranks and markers is our 'gpt2'."""
-    if encoding.name in gpt2.SHIPPED:
-        shipped = gpt2.encoding(encoding.name)
-        same = encoding._special_tokens == shipped._special_tokens and encoding._mergeable_ranks == shipped._mergeable_ranks
-        if same and encoding._pat_str in cuts.PATTERNS:
-            return BPE(shipped)
-    return BPE(encoding)
+def _wrap(encoding: tiktoken.Encoding, *, named: bool) -> BPE:
+    file = _tiktoken_file(encoding)
+    return BPE(
+        encoding.name,
+        pattern=encoding._pat_str,  # tiktoken's own README extends encodings by these attributes
+        special=encoding._special_tokens,
+        vocab_size=encoding.max_token_value + 1,
+        ranks=hashlib.sha256(file).hexdigest(),
+        load=lambda: encoding,
+        whole=None if named else {"pattern": encoding._pat_str, "tokens": file.decode("ascii")},
+    )
 
 
-def _is_named(encoding: tiktoken.Encoding) -> bool:
-    from tiktoken import registry
-
-    if encoding.name in gpt2.SHIPPED:
-        return encoding is gpt2.encoding(encoding.name)
-    return encoding is registry.ENCODINGS.get(encoding.name)
-
-
-def _tiktoken_file(ranks: dict[bytes, int]) -> bytes:
+def _tiktoken_file(encoding: tiktoken.Encoding) -> bytes:
     """The ranks as tiktoken's files hold them: base64 of the token, a space, its rank, a newline, by rank."""
-    rows = sorted(ranks.items(), key=lambda item: item[1])
+    rows = sorted(encoding._mergeable_ranks.items(), key=lambda item: item[1])
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in rows)

@@ -3,52 +3,46 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ladle.errors import TokenError
-from ladle.tokens.interface import Tokenizer
+from ladle.tokens.interface import Tokenizer, lone_surrogate
 from ladle.tokens.markers import END_OF_TEXT
 
 _UNSEEN = np.uint32(0xFFFFFFFF)
 
 
 class Chars(Tokenizer):
-    """A vocabulary of characters in code point order, and the end of text after them if it was asked for."""
+    """A vocabulary of characters, and the end of text after them if it was asked for."""
 
     name = "chars"
     byte_lossless = True
 
     def __init__(self, characters: str, *, end_of_text: bool = False) -> None:
-        """characters: the vocabulary, each once, in code point order; id i is characters[i]."""
-        if any(left >= right for left, right in itertools.pairwise(characters)):
-            raise TokenError("chars: expected characters in rising code point order, each once")
+        """characters: the vocabulary, each once; id i is characters[i]. TokenError: one twice, or a lone surrogate."""
+        codes = _codes(characters, 0)
+        if len(np.unique(codes)) < len(codes):
+            twice = next(character for character in characters if characters.count(character) > 1)
+            raise TokenError(f"chars: expected a vocabulary of different characters, found {twice!r} twice")
         self.characters = characters
         self.end_of_text = len(characters) if end_of_text else None
         self.vocab_size = len(characters) + end_of_text
         self.special = {END_OF_TEXT: len(characters)} if end_of_text else {}
-        codes = _codes(characters)
-        self._ids = np.full(int(codes[-1]) + 1 if len(codes) else 0, _UNSEEN, np.uint32)  # code point -> id
+        self._ids = np.full(int(codes.max()) + 1 if len(codes) else 0, _UNSEEN, np.uint32)  # code point -> id
         self._ids[codes] = np.arange(len(codes), dtype=np.uint32)
 
     @classmethod
     def from_text(cls, pieces: str | Iterable[str], *, end_of_text: bool = False) -> Chars:
-        """The vocabulary of a text, given whole or in pieces: one pass, memory bounded by the longest piece.
+        """The vocabulary of a text, given whole or in pieces, in code point order: one pass, a piece in memory at a time.
 
         TokenError: a lone surrogate, which no vocabulary can hold.
         """
         seen, start = np.zeros(0x110000, bool), 0
         for piece in [pieces] if isinstance(pieces, str) else pieces:
-            try:
-                seen[_codes(piece)] = True
-            except UnicodeEncodeError as error:
-                raise TokenError(
-                    f"chars: character {start + error.start} of the text: expected a Unicode character, found the lone "
-                    f"surrogate U+{ord(piece[error.start]):04X}"
-                ) from None
+            seen[_codes(piece, start)] = True
             start += len(piece)
         return cls("".join(map(chr, np.flatnonzero(seen).tolist())), end_of_text=end_of_text)
 
@@ -64,7 +58,7 @@ class Chars(Tokenizer):
         return [character.encode("utf-8") for character in (*self.characters, *self.special)]
 
     def _encode(self, text: str, start: int) -> np.ndarray:
-        codes = _codes(text)
+        codes = _codes(text, start)
         known = codes < len(self._ids)
         ids = self._ids[codes] if known.all() else np.where(known, self._ids[np.where(known, codes, 0)], _UNSEEN)
         unseen = ids == _UNSEEN
@@ -78,6 +72,9 @@ class Chars(Tokenizer):
         return ids
 
 
-def _codes(text: str) -> np.ndarray:
-    """The code points of a text, uint32, read-only. UnicodeEncodeError: a lone surrogate."""
-    return np.frombuffer(text.encode("utf-32-le"), "<u4")
+def _codes(text: str, start: int) -> np.ndarray:
+    """The code points of a text, uint32, read-only. start: its place in the whole, for the message."""
+    try:
+        return np.frombuffer(text.encode("utf-32-le"), "<u4")
+    except UnicodeEncodeError as error:
+        raise lone_surrogate("chars", text, error.start, start) from None

@@ -25,8 +25,17 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$
 # GPT-2 ranks the 188 printable bytes of Latin-1 first, then the other 68, each group in byte order.
 BYTES_BY_RANK = sorted(range(256), key=lambda byte: (not chr(byte).isprintable() or byte == 32, byte))
 
+_END = {"<|endoftext|>": END_OF_TEXT}
 _FILL_IN = {"<|fim_prefix|>": 50_281, "<|fim_middle|>": 50_282, "<|fim_suffix|>": 50_283}
-SHIPPED = ("gpt2", "p50k_base", "p50k_edit", "r50k_base")
+# Each encoding's markers, and the hash tiktoken publishes for its ranks as a .tiktoken file (gpt2's are r50k_base's).
+_R50K = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+SHIPPED: dict[str, tuple[dict[str, int], str]] = {
+    "gpt2": (_END, _R50K),
+    "p50k_base": (_END, _P50K),
+    "p50k_edit": (_END | _FILL_IN, _P50K),
+    "r50k_base": (_END, _R50K),
+}
 
 
 def merges() -> np.ndarray:
@@ -35,12 +44,15 @@ def merges() -> np.ndarray:
     return np.frombuffer(lzma.decompress(packed), dtype="<u2").reshape(2, NUM_MERGES).T
 
 
-def ranks() -> dict[bytes, int]:
-    """Every token's bytes and its rank, which is its id: 256 bytes, then 50 000 merges."""
+def ranks(name: str = "gpt2") -> dict[bytes, int]:
+    """Every mergeable token's bytes and its rank, which is its id. name: one of SHIPPED."""
     tokens = [bytes([byte]) for byte in BYTES_BY_RANK]
     for left, right in merges().tolist():
         tokens.append(tokens[left] + tokens[right])
-    return {token: rank for rank, token in enumerate(tokens)}
+    table = {token: rank for rank, token in enumerate(tokens)}
+    if name.startswith("p50k"):
+        table |= {b" " * run: END_OF_TEXT - 1 + run for run in range(2, 26)}
+    return table
 
 
 @functools.lru_cache(maxsize=len(SHIPPED))
@@ -48,8 +60,4 @@ def encoding(name: str = "gpt2") -> tiktoken.Encoding:
     """The `tiktoken.Encoding` of a name in SHIPPED, built once a process from the shipped merges in about 0.1 s."""
     import tiktoken
 
-    table = ranks()
-    if name.startswith("p50k"):
-        table |= {b" " * run: END_OF_TEXT - 1 + run for run in range(2, 26)}
-    special = {"<|endoftext|>": END_OF_TEXT} | (_FILL_IN if name == "p50k_edit" else {})
-    return tiktoken.Encoding(name, pat_str=PATTERN, mergeable_ranks=table, special_tokens=special)
+    return tiktoken.Encoding(name, pat_str=PATTERN, mergeable_ranks=ranks(name), special_tokens=SHIPPED[name][0])

@@ -113,10 +113,7 @@ class Tokenizer(ABC):
         try:
             return self._encode(text, start)
         except UnicodeEncodeError as error:
-            raise TokenError(
-                f"{self.name}: character {start + error.start} of the text: expected a Unicode character, found the lone "
-                f"surrogate U+{ord(text[error.start]):04X}; encode with errors='replace' to make it U+FFFD"
-            ) from None
+            raise lone_surrogate(self.name, text, error.start, start) from None
 
     def _checked(self, ids: Any) -> np.ndarray:
         """The ids as one row of integers in range."""
@@ -129,14 +126,22 @@ class Tokenizer(ABC):
             raise TokenError(f"{self.name}: expected integer ids, found {array.dtype}")
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
-            self._refuse(array, int(outside.argmax()))
+            raise self._refusal(array, int(outside.argmax()))
         return array
 
-    def _refuse(self, ids: np.ndarray, place: int) -> None:
-        raise TokenError(
+    def _refusal(self, ids: Any, place: int) -> TokenError:
+        return TokenError(
             f"{self.name}: id {int(ids[place])} at place {place}: expected an id of its vocabulary of {self.vocab_size} "
             f"(0 to {self.vocab_size - 1}); these ids were made by another tokenizer, or are masked targets"
         )
+
+
+def lone_surrogate(name: str, text: str, place: int, start: int) -> TokenError:
+    """The error for a character of a text, at `place` in a part that begins at `start`."""
+    return TokenError(
+        f"{name}: character {start + place} of the text: expected a Unicode character, found the lone surrogate "
+        f"U+{ord(text[place]):04X}; encode with errors='replace' to make it U+FFFD"
+    )
 
 
 def _mended(pieces: Iterable[str]) -> Iterator[str]:

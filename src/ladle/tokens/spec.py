@@ -67,7 +67,7 @@ def from_identity(identity: dict[str, Any]) -> Tokenizer:
         if kind == "bytes":
             return Bytes()
         if kind == "chars":
-            return Chars(identity["characters"], end_of_text=identity["end_of_text"] is not None)
+            return Chars(identity["characters"], end_of_text=identity.get("end_of_text") is not None)
         if kind == "tiktoken":
             return bpe.from_identity(identity)
         if kind == "huggingface":
