@@ -99,24 +99,26 @@ class Coverage:
         return {times: counts[times] for times in sorted(counts) if counts[times]}
 
     def __str__(self) -> str:
-        repeats = ", ".join(f"{count:,} {_OFTEN.get(times, f'{times} times')}" for times, count in self.times.items())
+        repeats = ", ".join(f"{targets:,} {_OFTEN.get(times, f'{times} times')}" for times, targets in self.times.items())
+        windows = f"{count(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}"
         parts = [
-            f"{_count(self.num_tokens, 'token')}, {_count(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}",
-            f"of {_count(self.num_tokens - 1, 'target')}: {repeats}",
+            f"{count(self.num_tokens, 'token')}, {windows}",
+            f"of {count(self.num_tokens - 1, 'target')}: {repeats}",
         ]
         if self.skipped:
             parts.append(f"{self.skipped:,} between windows")
         if self.tail:
             parts.append(f"{self.tail:,} after the last window")
         if self.batch_size > 1:
-            parts.append(f"{_count(self.num_batches, 'batch', 'batches')} of {self.batch_size} an epoch")
+            parts.append(f"{count(self.num_batches, 'batch', 'batches')} of {self.batch_size} an epoch")
         if self.dropped_windows:
-            parts[-1] += f", {_count(self.dropped_windows, 'window')} dropped with the last"
+            parts[-1] += f", {count(self.dropped_windows, 'window')} dropped with the last"
         return "; ".join(parts)
 
 
 _OFTEN = {0: "never", 1: "once", 2: "twice"}
 
 
-def _count(number: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
+    """A number and its noun, as people write them."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
