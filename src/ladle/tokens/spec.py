@@ -37,10 +37,10 @@ def tokenizer(spec: Any, *, text: str | Iterable[str] | None = None, end_of_text
 
         return huggingface.load(Path(spec))
 
-    from ladle.tokens import bpe
+    from ladle.tokens import bpe, gpt2
 
     if isinstance(spec, str):
-        if spec in bpe.names():
+        if spec in gpt2.SHIPPED or spec in bpe.names():
             return bpe.load(spec)
         raise ConfigError(
             f"tokenizer: expected 'bytes', 'chars', one of {', '.join(bpe.names())}, or the path of a tokenizer.json, "
