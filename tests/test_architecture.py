@@ -25,7 +25,12 @@ ORDER = [
     "bench",
     "cli",
 ]
-TORCH_ROOMS = {"feed/torch.py", "feed/jax.py", "feed/dataloader.py"}  # and the whole of nn, weights, batching, train
+TORCH_ROOMS = {
+    "feed/torch.py",
+    "feed/jax.py",
+    "feed/dataloader.py",
+    "bench/contenders.py",
+}  # and the whole of nn, weights, batching, train
 
 
 def modules():

@@ -1,0 +1,70 @@
+"""The feed, warm: nanoGPT's algorithm, DataLoader and every installed peer against Ladle, interleaved in one process.
+
+python -m bench.feed [--tokens 500000000] [--rounds 30] [--shapes 12x1024,64x1024,8x8192,512x256] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from bench.corpus import make
+from bench.peers import peers
+
+import ladle
+from bench import results
+from ladle.bench import contenders, table
+from ladle.bench.rounds import compare
+from ladle.corpus.split import Split
+
+SHAPES = "12x1024,64x1024,8x8192,512x256"
+# Least ratio to nanoGPT's algorithm, gather alone and next(feed): issue 2, section 6.
+TARGETS = {(12, 1024): (15, 8), (64, 1024): (18, 12), (8, 8192): (8, 5), (512, 256): (50, 30)}
+
+
+def touch(split: Split) -> None:
+    """Bring every page of the split into the page cache and into this process's page table, and verify every block."""
+    piece = 1 << 22
+    for start in range(0, split.num_tokens, piece):
+        split.read(start, min(piece, split.num_tokens - start))
+
+
+def main() -> None:
+    """Measure, print, and with --record keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=500_000_000, help="size of the made corpus (uint16)")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--scratch", type=Path, help="where the corpus is made and removed (default: a temporary folder)")
+    parser.add_argument("--record", action="store_true", help="append to bench/results")
+    args = parser.parse_args()
+    tables = []
+    with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
+        path = make(Path(folder) / "corpus", args.tokens)
+        with ladle.open(path.parent) as corpus:
+            split = corpus["train"]
+            touch(split)
+            found, missing = peers(path, split, Path(folder))
+            gather = contenders.ladle_gather(split)
+            fed = [contenders.ladle_feed(split, order, prefetch) for order in ("random", "shuffled") for prefetch in (0, None)]
+            everyone = [contenders.nanogpt(path, split.dtype), contenders.dataloader(path, split.dtype), *found, gather, *fed]
+            for B, T in (tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",")):
+                timings = compare(everyone, split, batch_size=B, block_size=T, rounds=args.rounds)
+                least = TARGETS.get((B, T), (0, 0))
+                targets = {gather.name: least[0], **{contender.name: least[1] for contender in fed}} if any(least) else {}
+                rows = table.rows(timings, contenders.NANOGPT, targets)
+                tables.append({"title": f"B = {B}, T = {T}", "rows": rows})
+                print(f"\nB = {B}, T = {T}\n{table.markdown(rows)}", flush=True)
+    for name, why in missing.items():
+        print(f"{name}: {why}")
+    facts = {
+        "corpus": f"{args.tokens} uniform ids, uint16, one file, page cache warm, every page mapped and every block verified"
+    }
+    result = results.run("feed", tables, **facts, missing=missing or "no peer")
+    if args.record:
+        print(f"recorded in {results.append(result)}")
+
+
+if __name__ == "__main__":
+    main()
