@@ -9,9 +9,7 @@ Not a cipher: it mixes, it keeps no secret.
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
-from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,58 +19,76 @@ from ladle.errors import ConfigError
 ORDER_VERSION = 1  # changing any line below that alters an order means a new version, never an edit
 
 ROUNDS = 6
-SMALL = 1024  # up to here: the stable argsort of n hashes
-BLOCK = 4096  # elements a pass works on: three scratch arrays stay in the second-level cache
+SMALL = 1024  # up to here: a sort of n hashes
+BLOCK = 16384  # elements a pass works on: five arrays of them stay in the second-level cache
 LARGEST = 2**62
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MUL1 = 0xBF58476D1CE4E5B9
-_MUL2 = 0x94D049BB133111EB
-_MASK = 2**64 - 1
-_STEPS = ((np.uint64(30), np.uint64(_MUL1)), (np.uint64(27), np.uint64(_MUL2)))  # NumPy scalars: converted once
-_LAST = np.uint64(31)
-_HALF = np.uint64(32)
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
-Word = np.uint64 | U64
+Array = TypeVar("Array", I64, U64)
+
+_MASK = 2**64 - 1
+_GOLDEN, _MUL1, _MUL2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def _word(value: int) -> U64:
+    """A constant as NumPy takes it fastest: an array without dimensions."""
+    return np.array(value & _MASK, dtype=np.uint64)
+
+
+_27, _30, _31, _32, _54, _60, _62 = (_word(shift) for shift in (27, 30, 31, 32, 54, 60, 62))
+_M1, _M2, _G = _word(_MUL1), _word(_MUL2), _word(_GOLDEN)
+_M1_INVERSE, _M2_INVERSE, _G_INVERSE = (_word(pow(odd, -1, 2**64)) for odd in (_MUL1, _MUL2, _GOLDEN))
 
 
 def hash_key(purpose: str, *parts: int | str) -> int:
-    """A 64-bit key for a purpose and its numbers: hashed, since sums such as seed + epoch collide."""
+    """A 64-bit key for a purpose and its numbers: hashed, since sums such as seed + epoch collide.
+
+    The first 8 bytes, little-endian, of BLAKE2b-64 over "{purpose}-v1:{part}:{part}...". Free text goes last.
+    """
     text = ":".join([f"{purpose}-v{ORDER_VERSION}", *(str(part) for part in parts)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """The key of one epoch's order: the first 8 bytes, little-endian, of BLAKE2b("order-v1:{seed}:{epoch}")."""
+    """The key of one epoch's order: hash_key("order", seed, epoch)."""
     return hash_key("order", seed, epoch)
 
 
-def mix64(value: U64, scratch: U64 | None = None) -> U64:
-    """SplitMix64's finaliser, in place on uint64 [...]; returns its argument."""
-    scratch = np.empty_like(value) if scratch is None else scratch
-    for shift, factor in _STEPS:
-        np.right_shift(value, shift, out=scratch)
-        np.bitwise_xor(value, scratch, out=value)
-        np.multiply(value, factor, out=value)
-    np.right_shift(value, _LAST, out=scratch)
-    return np.bitwise_xor(value, scratch, out=value)
+def mix64(value: U64) -> U64:
+    """SplitMix64's finaliser (Steele, Lea and Flood 2014), in place on uint64 [...]; returns its argument."""
+    scratch = np.empty_like(value)
+    np.right_shift(value, _30, scratch)
+    np.bitwise_xor(value, scratch, value)
+    return _finish(value, scratch)
 
 
-def _mix_int(value: int) -> int:
-    for shift, factor in ((30, _MUL1), (27, _MUL2)):
-        value = ((value ^ value >> shift) * factor) & _MASK
-    return value ^ value >> 31
+def _finish(value: U64, scratch: U64) -> U64:
+    """mix64 after its first shift, in place."""
+    np.multiply(value, _M1, value)
+    np.right_shift(value, _27, scratch)
+    np.bitwise_xor(value, scratch, value)
+    np.multiply(value, _M2, value)
+    np.right_shift(value, _31, scratch)
+    return np.bitwise_xor(value, scratch, value)
 
 
-def counter_hash(index: ArrayLike, key: int) -> U64:
+def _unmix64(value: U64) -> U64:
+    """The inverse of mix64, in place."""
+    value ^= (value >> _31) ^ (value >> _62)
+    value *= _M2_INVERSE
+    value ^= (value >> _27) ^ (value >> _54)
+    value *= _M1_INVERSE
+    value ^= (value >> _30) ^ (value >> _60)
+    return value
+
+
+def counter_hash(index: ArrayLike, key: int | U64) -> U64:
     """mix64(key + (index + 1) * golden), the SplitMix64 stream of `key` read at any place. index: int64 [...]."""
     value = np.array(index).astype(np.uint64)  # a copy of our own
     value += np.uint64(1)
-    value *= _GOLDEN
-    value += np.uint64(key)
-    return mix64(value)
+    value *= _G
+    return mix64(value + np.asarray(key, dtype=np.uint64))
 
 
 def permute(index: ArrayLike, n: int | I64, key: int | U64, *, inverse: bool = False) -> I64:
@@ -80,135 +96,171 @@ def permute(index: ArrayLike, n: int | I64, key: int | U64, *, inverse: bool = F
 
     index: integers in [0, n), any shape. n: one size or one for each index, 1 <= n <= 2**62. key: one 64-bit key
     or one for each index (uint64). Returns int64 of the common shape, freshly owned.
-    Raises ConfigError for an index outside [0, n) or an absurd n.
-    Cost: about 25 ns an index in blocks; no memory grows with n.
+    Raises ConfigError for an index outside [0, n), an absurd n, or numbers that are not integers.
+    Cost, measured: docs/order.md. No memory grows with n.
     """
-    places = np.asarray(index, dtype=np.int64)
-    sizes, keys = np.asarray(n, dtype=np.int64), np.asarray(key, dtype=np.uint64)
+    places, sizes, keys = _integers("index", index), _integers("n", n), np.asarray(key, dtype=np.uint64)
     shape = np.broadcast_shapes(places.shape, sizes.shape, keys.shape)
     if sizes.size and (int(sizes.min()) < 1 or int(sizes.max()) > LARGEST):
         raise ConfigError(f"n: expected 1 to 2**62, found {int(sizes.min())} to {int(sizes.max())}")
-    flat = np.broadcast_to(places, shape).reshape(-1)
-    if flat.size and (int(flat.min()) < 0 or bool((places >= sizes).any())):
-        wrong = np.broadcast_to((places < 0) | (places >= sizes), shape).reshape(-1)
-        at = int(wrong.argmax())
-        bound = int(np.broadcast_to(sizes, shape).reshape(-1)[at])
-        raise ConfigError(f"index: expected 0 <= index < {bound}, found {int(flat[at])} at place {at}")
-    if sizes.size == 1 and keys.size == 1:
-        size, word = int(sizes.reshape(-1)[0]), int(keys.reshape(-1)[0])
-        if size <= SMALL:
-            return _small_order(size, word, inverse=inverse)[flat].reshape(shape)
-        return _permute_large(flat, size, word, inverse=inverse).reshape(shape)
-    out = np.empty(flat.size, dtype=np.int64)
-    sizes, keys = np.broadcast_to(sizes, shape).reshape(-1), np.broadcast_to(keys, shape).reshape(-1)
+    wrong = (places < 0) | (places >= sizes)
+    if wrong.any():
+        at = int(np.broadcast_to(wrong, shape).argmax())
+        found, bound = (int(np.broadcast_to(array, shape).flat[at]) for array in (places, sizes))
+        raise ConfigError(f"index: expected 0 <= index < {bound}, found {found} at place {at}")
+    places = np.broadcast_to(places, shape).reshape(-1)
+    # One size or key for all stays an array without dimensions, which every step below broadcasts.
+    sizes = sizes.reshape(()) if sizes.size == 1 else np.broadcast_to(sizes, shape).reshape(-1)
+    keys = keys.reshape(()) if keys.size == 1 else np.broadcast_to(keys, shape).reshape(-1)
     small = sizes <= SMALL
-    if small.any():
-        _many_small(flat, sizes, keys, np.flatnonzero(small), out, inverse=inverse)
-    large = np.flatnonzero(~small)
-    if large.size:
-        out[large] = _permute_large(flat[large], sizes[large], keys[large], inverse=inverse)
+    if small.all() or not small.any():
+        return (_sort if small.all() else _walk)(places, sizes, keys, inverse=inverse).reshape(shape)
+    out = np.empty(places.size, dtype=np.int64)
+    for way, chosen in ((_sort, np.flatnonzero(small)), (_walk, np.flatnonzero(~small))):
+        out[chosen] = way(places[chosen], sizes[chosen], _part(keys, chosen), inverse=inverse)
     return out.reshape(shape)
 
 
-def _small_order(n: int, key: int, *, inverse: bool) -> I64:
-    order = np.argsort(counter_hash(np.arange(n), key), kind="stable")
-    return np.argsort(order, kind="stable") if inverse else order
+def _integers(name: str, value: ArrayLike | I64) -> I64:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ConfigError(f"{name}: expected integers, found {array.dtype}")
+    return array.astype(np.int64, copy=False)
 
 
-def _many_small(flat: I64, sizes: I64, keys: U64, chosen: I64, out: I64, *, inverse: bool) -> None:
-    """One sort for each different (n, key) among the chosen elements."""
-    pairs = np.stack((sizes[chosen].astype(np.uint64), keys[chosen]), axis=1)
-    different, group = np.unique(pairs, axis=0, return_inverse=True)
-    by_group = np.argsort(group, kind="stable")
-    borders = np.searchsorted(group[by_group], np.arange(len(different) + 1))
-    for row, (low, high) in enumerate(itertools.pairwise(borders.tolist())):
-        members = chosen[by_group[low:high]]
-        order = _small_order(int(different[row, 0]), int(different[row, 1]), inverse=inverse)
-        out[members] = order[flat[members]]
+def _part(word: Array, which: slice | I64) -> Array:
+    """Some elements of `word`, or the one that stands for all."""
+    return word[which] if word.ndim else word
 
 
-def _radices(n: int | I64) -> tuple[Word, Word]:
-    """(a, b): a = ceil(sqrt n), b = ceil(n / a), so that a * b >= n with less than b to spare."""
-    if isinstance(n, int):
-        a = math.isqrt(n - 1) + 1
-        return np.uint64(a), np.uint64(-(-n // a))
-    root = np.ceil(np.sqrt(n.astype(np.float64))).astype(np.int64)
-    root += root * root < n  # float64 rounds above 2**52
-    root -= (root - 1) * (root - 1) >= n
-    return root.astype(np.uint64), (-(-n // root)).astype(np.uint64)
+# --- n > 1024: the network ---
+
+_ROUND_WORDS = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Network:
-    """Radices and round keys: one each (a NumPy scalar), or one for every element (uint64 arrays)."""
-
-    a: Word
-    b: Word
-    keys: tuple[Word, ...]
-
-    def part(self, which: slice | I64) -> _Network:
-        """The network of some of the elements."""
-
-        def cut(word: Word) -> Word:
-            return word[which] if isinstance(word, np.ndarray) else word
-
-        return _Network(cut(self.a), cut(self.b), tuple(cut(key) for key in self.keys))
-
-    def run(self, image: U64, *, inverse: bool) -> U64:
-        """One pass over image (uint64 [k]), in place; returns it."""
-        left, right, word, scratch = (np.empty_like(image) for _ in range(4))
-        np.floor_divide(image, self.b, out=left)
-        np.multiply(left, self.b, out=word)
-        np.subtract(image, word, out=right)
-        for r in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
-            source, target, modulus = (right, left, self.a) if r % 2 == 0 else (left, right, self.b)
-            np.bitwise_xor(source, self.keys[r], out=word)
-            mix64(word, scratch)
-            np.right_shift(word, _HALF, out=word)
-            np.multiply(word, modulus, out=word)
-            np.right_shift(word, _HALF, out=word)
-            # target and word are below the modulus: one wrap at most, and the wrong one of the two candidates is
-            # enormous as an unsigned number.
-            if inverse:
-                np.subtract(target, word, out=target)
-                np.add(target, modulus, out=scratch)
-            else:
-                np.add(target, word, out=target)
-                np.subtract(target, modulus, out=scratch)
-            np.minimum(target, scratch, out=target)
-        np.multiply(left, self.b, out=image)
-        return np.add(image, right, out=image)
+def _walk(index: I64, n: I64, key: U64, *, inverse: bool) -> I64:
+    """The network over index (int64 [k]), again for the images at or above n: fewer than one in sqrt(n) each time."""
+    image, bound = index.astype(np.uint64), n.astype(np.uint64)
+    words = (*_radices(n), _round_keys(key)) if n.ndim == key.ndim == 0 else None
+    _pass(image, n, key, words, inverse=inverse)
+    outside = np.flatnonzero(image >= bound)
+    while outside.size:
+        again = image[outside]
+        _pass(again, _part(n, outside), _part(key, outside), words, inverse=inverse)
+        image[outside] = again
+        outside = outside[again >= _part(bound, outside)]
+    return image.view(np.int64)
 
 
-def _permute_large(index: I64, n: int | I64, key: int | U64, *, inverse: bool) -> I64:
-    """The network over every index, in blocks; images at or above n walk on until they fall below it."""
-    a, b = _radices(n)
-    words = [_mix_int(r + 1) for r in range(ROUNDS)]
-    keys: list[Word] = [
-        mix64(np.array([key ^ word], dtype=np.uint64))[0] if isinstance(key, int) else mix64(key ^ np.uint64(word))
-        for word in words
-    ]
-    network = _Network(a, b, tuple(keys))
-    bound: Word = np.uint64(n) if isinstance(n, int) else n.astype(np.uint64)
-    out = np.empty(index.size, dtype=np.int64)
-    for low in range(0, index.size, BLOCK):
+def _pass(image: U64, n: I64, key: U64, words: tuple[U64, U64, U64] | None, *, inverse: bool) -> None:
+    """The network once over image (uint64 [k]), in place and in blocks. words: radices and round keys, where all share them."""
+    scratch = np.empty((4, min(BLOCK, image.size)), dtype=np.uint64)
+    for low in range(0, image.size, BLOCK):
         block = slice(low, low + BLOCK)
-        part = network.part(block)
-        limit = bound[block] if isinstance(bound, np.ndarray) else bound
-        image = part.run(index[block].astype(np.uint64), inverse=inverse)
-        outside = np.flatnonzero(image >= limit)
-        while outside.size:  # fewer than one in sqrt(n)
-            image[outside] = part.part(outside).run(image[outside], inverse=inverse)
-            outside = outside[image[outside] >= (limit[outside] if isinstance(limit, np.ndarray) else limit)]
-        out[block] = image
+        a, b, keys = words or (*_radices(_part(n, block)), _round_keys(_part(key, block)))
+        _network(image[block], a, b, keys, scratch, inverse=inverse)
+
+
+def _radices(n: I64) -> tuple[U64, U64]:
+    """(a, b): a = ceil(sqrt n), b = ceil(n / a), so that a * b >= n with less than b to spare."""
+    root = np.ceil(np.sqrt(n.astype(np.float64))).astype(np.int64)
+    root = root + (root * root < n)  # float64 rounds above 2**52
+    root = root - ((root - 1) * (root - 1) >= n)
+    return np.asarray(root, dtype=np.uint64), np.asarray(-(-n // root), dtype=np.uint64)
+
+
+def _round_keys(key: U64) -> U64:
+    """k_r = mix64(key xor mix64(r + 1)), with mix64's first shift done ahead: k_r xor (k_r >> 30). uint64 [6, ...]."""
+    keys = mix64(key ^ _ROUND_WORDS.reshape(-1, *(1,) * key.ndim))
+    return keys ^ (keys >> _30)
+
+
+def _network(image: U64, a: U64, b: U64, keys: U64, scratch: U64, *, inverse: bool) -> None:
+    """Six rounds over image (uint64 [k]), in place. scratch: uint64 [4, >= k]. NumPy's cost a pass is what counts here."""
+    left, right, word, other = scratch[:, : image.size]
+    wide = bool(a.max() > 2**30)
+    np.floor_divide(image, b, left)
+    np.multiply(left, b, word)
+    np.subtract(image, word, right)
+    for r in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
+        source, target, modulus = (right, left, a) if r % 2 == 0 else (left, right, b)
+        # Shift and xor are linear over xor: (v ^ k) ^ ((v ^ k) >> 30) is v ^ (v >> 30) with the key's part done ahead,
+        # and v >> 30 is nothing below 2**30.
+        np.bitwise_xor(source, keys[r], word)
+        if wide:
+            np.right_shift(source, _30, other)
+            np.bitwise_xor(word, other, word)
+        _finish(word, other)
+        np.right_shift(word, _32, word)
+        np.multiply(word, modulus, word)
+        np.right_shift(word, _32, word)
+        # target and word are below the modulus: one wrap at most, and of the two candidates the wrong one is
+        # enormous as an unsigned number.
+        if inverse:
+            np.subtract(target, word, target)
+            np.add(target, modulus, other)
+        else:
+            np.add(target, word, target)
+            np.subtract(target, modulus, other)
+        np.minimum(target, other, target)
+    np.multiply(left, b, image)
+    np.add(image, right, image)
+
+
+# --- n <= 1024: the sort ---
+
+
+def _sort(index: I64, n: I64, key: U64, *, inverse: bool) -> I64:
+    """Place i holds the number whose hash is the i-th smallest of counter_hash(0 .. n - 1). index: int64 [k].
+
+    One row of sorted hashes for each different (n, key). mix64 and an odd factor can be undone, so hashes of one key
+    never tie, and a sorted hash tells the number it came from: no index is sorted along.
+    """
+    if n.ndim == key.ndim == 0:
+        return _from_rows(index, np.zeros(index.size, dtype=np.int64), n.reshape(1), key.reshape(1), inverse=inverse)
+    n, key = np.broadcast_to(n, index.shape), np.broadcast_to(key, index.shape)
+    by_pair = np.lexsort((key, n))
+    n, key = n[by_pair], key[by_pair]
+    new = np.ones(index.size, dtype=np.bool_)
+    new[1:] = (n[1:] != n[:-1]) | (key[1:] != key[:-1])
+    first = np.flatnonzero(new)  # of each pair, ascending in n, so that rows sorted together waste little
+    row = np.cumsum(new) - 1
+    out = np.empty(index.size, dtype=np.int64)
+    rows_at_once = 4 * BLOCK // int(n[-1]) if n.size else 1
+    for low in range(0, first.size, rows_at_once):
+        pairs = first[low : low + rows_at_once]
+        high = first[low + rows_at_once] if low + rows_at_once < first.size else index.size
+        members = slice(pairs[0], high)
+        out[by_pair[members]] = _from_rows(index[by_pair[members]], row[members] - low, n[pairs], key[pairs], inverse=inverse)
     return out
+
+
+def _from_rows(index: I64, row: I64, n: I64, key: U64, *, inverse: bool) -> I64:
+    """index, row: int64 [k], the row being a place in n and key (one of each for every row of hashes)."""
+    numbers = np.arange(int(n.max()))
+    hashes = counter_hash(numbers, key[:, np.newaxis])
+    hashes[numbers >= n[:, np.newaxis]] = _MASK  # no hash is larger, so a row begins with its own n
+    hashes.sort(axis=1)
+    if not inverse:
+        value = _unmix64(hashes[row, index])
+        value -= key[row]
+        value *= _G_INVERSE
+        return (value - np.uint64(1)).view(np.int64)
+    wanted = counter_hash(index, key[row])
+    place = np.zeros(index.size, dtype=np.int64)  # how many of the row's hashes are smaller, by halving
+    step = SMALL
+    while step:
+        further = np.minimum(place + step, numbers.size)
+        place = np.where(hashes[row, further - 1] < wanted, further, place)
+        step //= 2
+    return place
 
 
 def multiply_high(word: U64, bound: int) -> I64:
     """floor(word * bound / 2**64): a 64-bit hash spread over [0, bound), every value possible. bound <= 2**62."""
-    low_word, high_word = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
+    low_word, high_word = word & np.uint64(0xFFFFFFFF), word >> _32
     low, high = np.uint64(bound & 0xFFFFFFFF), np.uint64(bound >> 32)
-    middle = (low_word * low >> np.uint64(32)) + high_word * low
+    middle = (low_word * low >> _32) + high_word * low
     carry = (middle & np.uint64(0xFFFFFFFF)) + low_word * high
-    product: U64 = high_word * high + (middle >> _HALF) + (carry >> _HALF)
+    product: U64 = high_word * high + (middle >> _32) + (carry >> _32)
     return product.astype(np.int64)

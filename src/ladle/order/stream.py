@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from ladle.errors import ConfigError
-from ladle.order.permutation import I64, counter_hash, epoch_key, hash_key, multiply_high, permute
+from ladle.order.permutation import I64, LARGEST, U64, counter_hash, hash_key, multiply_high, permute
 
 Kind = Literal["shuffled", "sequential", "random"]
 KINDS: tuple[Kind, ...] = ("shuffled", "sequential", "random")
@@ -35,71 +35,71 @@ class Order:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"order: expected one of {', '.join(KINDS)}, found {self.kind!r}")
-        if self.n < 1:
-            raise ConfigError(f"order: expected at least 1 window an epoch, found {self.n}")
-        if self.shuffle_block is not None and (self.kind != "shuffled" or self.shuffle_block < 1):
-            raise ConfigError(
-                f"shuffle_block: expected a number of windows >= 1 with order='shuffled', "
-                f"found {self.shuffle_block} with order={self.kind!r}"
-            )
+        if not 1 <= self.n <= LARGEST:
+            raise ConfigError(f"order: expected 1 to 2**62 windows an epoch, found {self.n}")
+        size = self.shuffle_block
+        if size is None:
+            return
+        if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= LARGEST:
+            raise ConfigError(f"shuffle_block: expected a number of windows from 1 to 2**62, found {size!r}")
+        if self.kind != "shuffled":
+            raise ConfigError(f"shuffle_block: expected order='shuffled', found shuffle_block={size} with order={self.kind!r}")
 
     def windows(self, first_unit: int, count: int) -> tuple[I64, I64]:
         """(epoch, window) of units [first_unit, first_unit + count), int64 [count] each.
 
         For order="random" the window is a start in [0, n), and every epoch is 0.
         """
+        units = np.arange(first_unit, first_unit + count, dtype=np.int64)
         if self.kind == "random":
-            units = np.arange(first_unit, first_unit + count, dtype=np.int64)
             starts = multiply_high(counter_hash(units, hash_key("random", self.seed)), self.n)
             return np.zeros(count, dtype=np.int64), starts
-        epochs, windows = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        done = 0
-        while done < count:  # one piece an epoch; rarely more than two
-            epoch, place = divmod(first_unit + done, self.n)
-            size = min(count - done, self.n - place)
-            piece = slice(done, done + size)
-            epochs[piece] = epoch
-            places = np.arange(place, place + size, dtype=np.int64)
-            windows[piece] = places if self.kind == "sequential" else self._shuffle(places, epoch)
-            done += size
-        return epochs, windows
+        epochs = units // self.n
+        places = units - epochs * self.n
+        return epochs, places if self.kind == "sequential" else self._shuffle(places, epochs)
 
     def units(self, epoch: int, windows: I64) -> I64:
         """The inverse: the units that hand out these windows in this epoch. windows: int64 [k]; returns int64 [k]."""
         if self.kind == "random":
             raise ConfigError("order='random' draws with replacement: a window has no one place to invert to")
-        places = windows if self.kind == "sequential" else self._place(windows, epoch)
-        return epoch * self.n + np.asarray(places, dtype=np.int64)
+        windows = np.asarray(windows, dtype=np.int64)
+        places = windows if self.kind == "sequential" else self._place(windows, np.full(1, epoch, dtype=np.int64))
+        return epoch * self.n + places
 
-    def _shuffle(self, places: I64, epoch: int) -> I64:
-        key = epoch_key(self.seed, epoch)
+    # Both take the epoch of each element, int64 ascending: one epoch is one key, which is faster than a key for each.
+
+    def _shuffle(self, places: I64, epochs: I64) -> I64:
+        key = self._keys("order", epochs)
         size = self.shuffle_block
         if size is None:
             return permute(places, self.n, key)
-        blocks, inner, last_place, short = self._blocks(epoch, size)
-        # The short last block of the corpus comes at place last_place of the shuffled blocks.
-        border = last_place * size
-        after = places >= border + short
-        shifted = places + np.where(after, size - short, 0)
-        block_place, offset = np.divmod(shifted, size)
+        blocks, short, short_place = self._blocks(size, key)
+        # The short block lies at place short_place of the shuffled blocks: those after it begin that much earlier.
+        behind = places >= short_place * size + short
+        block_place, offset = np.divmod(places + np.where(behind, size - short, 0), size)
         block = permute(block_place, blocks, key)
         lengths = np.where(block == blocks - 1, short, size)
-        return block * size + permute(offset, lengths, counter_hash(block, inner))
+        return block * size + permute(offset, lengths, counter_hash(block, self._keys("inside", epochs)))
 
-    def _place(self, windows: I64, epoch: int) -> I64:
-        key = epoch_key(self.seed, epoch)
+    def _place(self, windows: I64, epochs: I64) -> I64:
+        key = self._keys("order", epochs)
         size = self.shuffle_block
         if size is None:
             return permute(windows, self.n, key, inverse=True)
-        blocks, inner, last_place, short = self._blocks(epoch, size)
-        block, offset = np.divmod(np.asarray(windows, dtype=np.int64), size)
+        blocks, short, short_place = self._blocks(size, key)
+        block, offset = np.divmod(windows, size)
         lengths = np.where(block == blocks - 1, short, size)
-        inside = permute(offset, lengths, counter_hash(block, inner), inverse=True)
+        inside = permute(offset, lengths, counter_hash(block, self._keys("inside", epochs)), inverse=True)
         block_place = permute(block, blocks, key, inverse=True)
-        return block_place * size + inside - np.where(block_place > last_place, size - short, 0)
+        return block_place * size + inside - np.where(block_place > short_place, size - short, 0)
 
-    def _blocks(self, epoch: int, size: int) -> tuple[int, int, int, int]:
-        """(number of blocks, key of the orders inside blocks, where the last block is dealt, its length)."""
+    def _keys(self, purpose: str, epochs: I64) -> U64:
+        """hash_key(purpose, seed, epoch): one (uint64 [1]) where the epochs are all the same, else one for each."""
+        first, last = (int(epochs[0]), int(epochs[-1])) if epochs.size else (0, 0)
+        keys = np.array([hash_key(purpose, self.seed, epoch) for epoch in range(first, last + 1)], dtype=np.uint64)
+        return keys if first == last else keys[epochs - first]
+
+    def _blocks(self, size: int, key: U64) -> tuple[int, int, I64]:
+        """(number of blocks, length of the corpus's last one, the place where it is dealt: one for each key)."""
         blocks = -(-self.n // size)
-        last_place = int(permute(blocks - 1, blocks, epoch_key(self.seed, epoch), inverse=True))
-        return blocks, hash_key("inside", self.seed, epoch), last_place, self.n - (blocks - 1) * size
+        return blocks, self.n - (blocks - 1) * size, permute(blocks - 1, blocks, key, inverse=True)
