@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ladle.corpus.split import Split
+from ladle.corpus.summary import Summary
 from ladle.errors import ConfigError, LadleError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Corpus:
         self.path = path
         self.manifest = manifest
         self.splits = splits
+        self.summary: Summary | None = None  # what `prepare` did; None when the corpus was only opened
         self._fingerprint = fingerprint
         self._tokenizer = tokenizer
         self._broken = dict(broken or {})

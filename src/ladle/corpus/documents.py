@@ -29,8 +29,8 @@ class Documents(Protocol):
     def origins(self, shard: int) -> npt.NDArray[Any] | None:
         """Each document's place in its source: format.FROM_DTYPE [documents], or None when unknown."""
 
-    def source(self, number: int) -> str:
-        """A source's name."""
+    def source(self, shard: int, number: int) -> str:
+        """A source's name, from its number in the shard's origins."""
 
 
 class MemoryDocuments:
@@ -46,8 +46,8 @@ class MemoryDocuments:
     def origins(self, shard: int) -> None:
         pass
 
-    def source(self, number: int) -> str:
-        raise NotImplementedError(number)
+    def source(self, shard: int, number: int) -> str:
+        raise NotImplementedError(shard, number)
 
 
 class Sources:
@@ -84,6 +84,7 @@ class ShardFiles:
     num_tokens: int
     num_documents: int
     itemsize: int
+    first_source: int
 
     def path(self, kind: str) -> Path:
         """The path of one of the four files. kind: a key of format.SUFFIXES."""
@@ -131,5 +132,5 @@ class StoredDocuments:
     def origins(self, shard: int) -> npt.NDArray[Any]:
         return self._shards[shard].side("from")
 
-    def source(self, number: int) -> str:
-        return str(self._sources[number]["name"])
+    def source(self, shard: int, number: int) -> str:
+        return str(self._sources[self._shards[shard].first_source + number]["name"])

@@ -30,6 +30,7 @@ SUMS_DTYPE = np.dtype("<u4")
 
 BEGINS_ELSEWHERE = 1  # flag: the document's beginning lies in another split
 ENDS_ELSEWHERE = 2  # flag: the document's end lies in another split
+REPLACED = 4  # flag: bytes of the source that are no UTF-8 were read as U+FFFD, so bytes cannot be counted from tokens
 
 # The four files of a shard: the key in the manifest, and what follows the shard's name on disk.
 SUFFIXES = {"bin": ".bin", "docs": ".docs.npy", "from": ".from.npy", "sums": ".sums.npy"}

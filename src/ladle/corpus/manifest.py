@@ -17,6 +17,7 @@ from ladle.errors import FormatError
 
 MOST_BYTES = 1 << 28  # a manifest larger than this is refused unread
 MOST_TOKENS = 1 << 62
+HEXADECIMAL = re.compile(r"[0-9a-f]{32,128}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SPLIT_NAME = re.compile(r"[a-z0-9_]{1,64}")
 
@@ -29,6 +30,7 @@ class ShardEntry:
     num_tokens: int
     num_documents: int
     max_id: int
+    first_source: int
     raw: Mapping[str, Any]
 
 
@@ -88,6 +90,12 @@ class _Object:
             raise self.fail(key, "a list")
         return value
 
+    def pair(self, key: str) -> list[int]:
+        value = self.value.get(key)
+        if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int and 0 <= v <= MOST_TOKENS for v in value):
+            raise self.fail(key, "[source, byte]")
+        return value
+
     def within(self, key: str) -> _Object:
         return _Object(self.path, f"{self.at}{key}.", self.value.get(key))
 
@@ -112,7 +120,7 @@ def read(path: Path) -> Manifest:
     if top.value.get("end_of_text") is not None:
         top.count("end_of_text", 0, vocab_size - 1)
     tokenizer = None if top.value.get("tokenizer") is None else top.within("tokenizer").value
-    tokenizer_hash = None if tokenizer is None else top.hash("tokenizer_hash")
+    tokenizer_hash = None if tokenizer is None else top.text("tokenizer_hash", HEXADECIMAL, "32 to 128 hexadecimal digits")
     splits = {name: _split(top.within("splits"), name, dtype, vocab_size) for name in sorted(top.within("splits").value)}
     if not splits:
         raise top.fail("splits", "at least one split")
@@ -190,6 +198,7 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             num_tokens=shard.count("tokens", 1),
             num_documents=shard.count("documents", 1),
             max_id=shard.count("max_id", 0, vocab_size - 1),
+            first_source=shard.within("inputs").pair("first")[0],
             raw=shard.value,
         )
         files = shard.within("files")

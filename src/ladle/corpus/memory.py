@@ -90,7 +90,7 @@ def _split(
     documents = None if document_ends is None else MemoryDocuments(_checked_ends(document_ends, len(ids)))
 
     def fingerprint() -> str:
-        content: list[Any] = [len(ids), max_id, hashlib.sha256(np.ascontiguousarray(ids)).hexdigest()]
+        content: list[Any] = [len(ids), max_id, hashlib.sha256(np.ascontiguousarray(ids).data).hexdigest()]
         content.append(None if documents is None else hashlib.sha256(documents.ends(0).tobytes()).hexdigest())
         whole = {"format": WHERE, "tokenizer": tokenizer and tokenizer.hash, "dtype": ids.dtype.name, "content": content}
         return hashlib.sha256(format.canonical(whole)).hexdigest()

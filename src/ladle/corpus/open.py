@@ -67,7 +67,7 @@ def _split(
     sources: Sources,
     tokenizer: Callable[[], Tokenizer | None],
 ) -> Split:
-    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize) for e in entries]
+    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first_source) for e in entries]
     dtype = format.TOKEN_DTYPES[read.dtype]
     return Split(
         name=name,

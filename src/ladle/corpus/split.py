@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from ladle.corpus import format
 from ladle.corpus.documents import Documents
 from ladle.corpus.shard import Shard, Tokens
 from ladle.errors import ConfigError, TokenError
@@ -153,14 +154,15 @@ class Split:
                 start = base + (int(ends[number - 1]) if number else 0)
                 wanted = here[numbers == number]
                 origin = None if origins is None else origins[number]
-                lengths = self._text_lengths(start, wanted) if origin is not None else None
+                whole = origin is not None and not int(origin["flags"]) & format.REPLACED
+                lengths = self._text_lengths(start, wanted) if whole else None
                 for i, token in enumerate(wanted.tolist()):
                     place = Provenance(token=token, document=before + number, offset=token - start)
                     if origin is not None:
                         byte = int(origin["byte"])
                         place = replace(
                             place,
-                            source=documents.source(int(origin["source"])),
+                            source=documents.source(shard, int(origin["source"])),
                             byte=byte,
                             line=int(origin["line"]),
                             token_byte=None if lengths is None else byte + lengths[i],

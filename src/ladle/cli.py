@@ -1,0 +1,155 @@
+"""The command line: parse, call, print. The only part that reads the environment.
+
+Each command is one function `_name(commands)` that adds its parser, and one `_run_name(arguments) -> int` that imports
+what it needs, calls it and prints. Exit codes: 0 done, 1 `verify` found faults, 2 what was asked cannot be done (one line
+on stderr says why), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ladle import __version__
+from ladle.errors import LadleError
+
+Commands = Any  # argparse's action that holds the commands; its class has no public name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. argv: without the program's name; by default the process's own. Returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except LadleError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing half-written is left", 130)
+    except BrokenPipeError:  # whoever read our output, such as `head`, has gone
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  so that the interpreter's last flush has somewhere to go
+        return 141
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        return _fail("out of memory")
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
+    top.add_argument("--version", action="version", version=f"ladle {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_prepare, _inspect, _verify):
+        add(commands)
+    return top
+
+
+def command(commands: Commands, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """Add a command's parser. what: one sentence. example: command lines that work as they stand."""
+    added: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=what,
+        description=what[0].upper() + what[1:] + ".",
+        epilog="example:\n" + "".join(f"  {line}\n" for line in example.splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return added
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print("ladle: " + " ".join(message.split("\n")), file=sys.stderr)
+    return code
+
+
+def _prepare(commands: Commands) -> None:
+    add = command(
+        commands,
+        "prepare",
+        "tokenise files and folders of text into a corpus",
+        "ladle prepare book.txt data/book\nladle prepare books/ notes.md data/books --tokenizer gpt2 --val-fraction 0.01",
+    )
+    add.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, or a folder searched for text (UTF-8)")
+    add.add_argument("out", metavar="OUT", help="the corpus folder to make")
+    add.add_argument(
+        "--tokenizer",
+        default="gpt2",
+        metavar="NAME",
+        help="gpt2 (default), bytes, chars, a tiktoken encoding, or a tokenizer.json",
+    )
+    add.add_argument(
+        "--split", default="auto", choices=("auto", "hash", "tail"), help="how documents are shared out (default auto)"
+    )
+    add.add_argument("--val-fraction", type=float, default=0.1, metavar="F", help="val's share, 0 for none (default 0.1)")
+    add.add_argument(
+        "--end-of-text",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="append the end-of-text id after each document (default: where the tokenizer has one)",
+    )
+    add.add_argument(
+        "--allow-special",
+        action="append",
+        default=[],
+        metavar="MARKER",
+        help="take this marker, where it is written in the text, as its control id; may be given several times",
+    )
+    add.add_argument("--shard-bytes", type=int, metavar="N", help="input bytes a shard (default 67108864)")
+    add.add_argument("--quiet", action="store_true", help="no progress")
+    add.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    add.set_defaults(run=_run_prepare)
+
+
+def _run_prepare(arguments: argparse.Namespace) -> int:
+    from ladle.corpus.prepare import prepare
+
+    with prepare(
+        arguments.inputs,
+        arguments.out,
+        tokenizer=arguments.tokenizer,
+        split=arguments.split,
+        val_fraction=arguments.val_fraction,
+        end_of_text=arguments.end_of_text,
+        allowed_special=arguments.allow_special,
+        shard_bytes=arguments.shard_bytes,
+        progress=not arguments.quiet,
+    ) as corpus:
+        summary = corpus.summary
+        if summary is not None:
+            print(json.dumps(summary.as_json()) if arguments.json else summary)
+    return 0
+
+
+def _inspect(commands: Commands) -> None:
+    add = command(commands, "inspect", "show what a corpus holds and how it was made", "ladle inspect data/book")
+    add.add_argument("corpus", metavar="CORPUS", help="a corpus folder, or one that nanoGPT prepared")
+    add.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    add.set_defaults(run=_run_inspect)
+
+
+def _run_inspect(arguments: argparse.Namespace) -> int:
+    import ladle
+    from ladle.corpus.inspect import inspect
+
+    with ladle.open(arguments.corpus) as corpus:
+        print(json.dumps(corpus.manifest) if arguments.json else inspect(corpus))
+    return 0
+
+
+def _verify(commands: Commands) -> None:
+    add = command(commands, "verify", "reread a corpus and check every checksum, hash and id", "ladle verify data/book")
+    add.add_argument("corpus", metavar="CORPUS", help="a corpus folder")
+    add.set_defaults(run=_run_verify)
+
+
+def _run_verify(arguments: argparse.Namespace) -> int:
+    from ladle.corpus.verify import verify
+
+    verdict = verify(arguments.corpus)
+    print(verdict)
+    return 1 if verdict.faults else 0

@@ -1,0 +1,227 @@
+"""Text to a corpus on disk: survey the inputs, plan, run the tasks, write the manifest last."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ladle.corpus import format, manifest
+from ladle.corpus.corpus import Corpus
+from ladle.corpus.open import open as open_corpus
+from ladle.corpus.plan import Options, plan
+from ladle.corpus.progress import Progress
+from ladle.corpus.summary import Summary
+from ladle.corpus.survey import Survey, survey
+from ladle.corpus.task import Written, run
+from ladle.corpus.workplace import workplace, workplace_of
+from ladle.corpus.write import write_file
+from ladle.errors import ConfigError, TextError
+from ladle.text import Source, find
+from ladle.tokens import Tokenizer
+from ladle.tokens import tokenizer as build
+
+PathLike = str | os.PathLike[str]
+
+
+def prepare(
+    inputs: PathLike | Iterable[PathLike],
+    out: PathLike,
+    *,
+    tokenizer: Any = "gpt2",
+    split: str = "auto",
+    val_fraction: float = 0.1,
+    end_of_text: bool | None = None,
+    allowed_special: Collection[str] = (),
+    shard_bytes: int | None = None,
+    encoding_errors: str = "strict",
+    progress: bool = False,
+) -> Corpus:
+    """Tokenise files and folders of text (UTF-8) into a corpus folder, and open it.
+
+    inputs: files, and folders searched for text; one file is one document. out: a folder that does not exist, is empty, or
+    holds a corpus made from the same inputs with the same options, in which case nothing is done.
+    tokenizer: "gpt2", "bytes", "chars", a tiktoken encoding's name, the path of a tokenizer.json, or a Tokenizer.
+    split: "hash" puts a document into val by its content, so that equal documents land on the same side; "tail" takes the
+    inputs' end, cutting a single document at character int(n * (1 - val_fraction)); "auto" is tail below 100 documents.
+    val_fraction: val's share; 0 makes no val. end_of_text: append that id after each document; by default wherever the
+    tokenizer has one. allowed_special: markers such as "<|endoftext|>" that become control ids where they are written; by
+    default they are text, and counted. shard_bytes: input bytes a shard (default 64 MiB, more for large inputs).
+    encoding_errors: "replace" reads bytes that are no UTF-8 as U+FFFD, and counts them. progress: draw it on stderr.
+
+    The bytes written depend on the inputs and the options alone. They appear under `out` all at once: whatever ends the
+    process before leaves nothing there. Memory does not grow with the inputs' size.
+    Raises ConfigError for arguments that cannot be right and for an `out` that holds something else, naming the difference;
+    TextError for inputs without text or that are no text; TokenError; OSError for what the system refuses.
+    """
+    begun = time.perf_counter()
+    target, stream = Path(os.path.realpath(out)), sys.stderr if progress else None
+    coder = None if tokenizer == "chars" else build(tokenizer)
+    options = Options(
+        split=split,
+        val_fraction=float(val_fraction),
+        end_of_text=_ends_text(coder, end_of_text),
+        allowed_special=tuple(sorted(set(allowed_special))),
+        shard_bytes=shard_bytes,
+        encoding_errors=encoding_errors,
+    )
+    sources = _sources(inputs, target)
+    new = not _holds_corpus(target)
+    if new:
+        with workplace(target) as folder:
+            if _holds_corpus(target):
+                raise ConfigError(f"{target}: another process prepared it just now; run again to compare")
+            _write(folder, _survey(sources, options, stream), options, coder, stream)
+    else:
+        _check_same(target, _survey(sources, options, stream), options, coder)
+    corpus = open_corpus(out)
+    corpus.summary = Summary.of(corpus.manifest, path=os.fspath(out), new=new, seconds=time.perf_counter() - begun)
+    return corpus
+
+
+def _ends_text(coder: Tokenizer | None, asked: bool | None) -> bool:
+    """Whether documents get an end of text. coder: None for "chars", which has one only when asked for."""
+    if asked and coder is not None and coder.end_of_text is None:
+        raise ConfigError(f"end_of_text: expected a tokenizer that has an end-of-text id, found {coder.name!r}, which has none")
+    return asked if asked is not None else coder is not None and coder.end_of_text is not None
+
+
+def _sources(inputs: PathLike | Iterable[PathLike], target: Path) -> Sequence[Source]:
+    """The input files, without those of the corpus itself where it lies inside an input folder."""
+    given = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    sources: Sequence[Source] = find(given)
+    roots = [os.path.realpath(root) for root in given]
+    if any(os.path.commonpath([root, target]) == root for root in roots):
+        own = (target, workplace_of(target))
+        sources = [s for s in sources if not any(Path(os.path.realpath(s.path)).is_relative_to(folder) for folder in own)]
+    return sources
+
+
+def _holds_corpus(target: Path) -> bool:
+    """Whether out holds a corpus. Raises ConfigError when it holds anything else."""
+    if (target / format.MANIFEST).exists():
+        return True
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{target}: out: expected a folder to make, found a file")
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target}: out: expected a new or empty folder, or a corpus, found a folder that holds other things")
+    return False
+
+
+def _survey(sources: Sequence[Source], options: Options, stream: TextIO | None) -> Survey:
+    total = sum(source.num_bytes for source in sources)
+    with Progress("reading", total, stream) as progress:
+        return survey(sources, encoding_errors=options.encoding_errors, progress=progress)
+
+
+def _check_same(target: Path, surveyed: Survey, options: Options, coder: Tokenizer | None) -> None:
+    """Raise ConfigError, naming the first difference, unless the corpus at target came from these inputs and options."""
+    there = manifest.read(target / format.MANIFEST)
+    made = there.raw.get("made")
+    if not isinstance(made, dict) or not isinstance(made.get("options"), dict):
+        raise ConfigError(f"{target}: out: holds a corpus that `prepare` did not make; choose another folder")
+    hint = "choose another folder, or remove this one"
+    name = "chars" if coder is None else coder.name
+    wanted = {"tokenizer": name, **options.as_json()}
+    found = {"tokenizer": made.get("tokenizer"), **made["options"]}
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise ConfigError(
+                f"{target}: holds a corpus made with {key} {found.get(key)!r}, and {value!r} is asked for now; {hint}"
+            )
+    if coder is not None and coder.hash != there.tokenizer_hash:
+        raise ConfigError(f"{target}: holds a corpus made with another tokenizer of the name {name!r}; {hint}")
+    path = target / format.SOURCES
+    before = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for old, new in itertools.zip_longest(before, surveyed.lines()):
+        if old != new:
+            raise ConfigError(f"{target}: holds a corpus made from other inputs: {_difference(old, new)}; {hint}")
+
+
+def _difference(old: bytes | None, new: bytes | None) -> str:
+    """How one line of sources.jsonl differs, in words."""
+    if old is None or new is None:
+        return f"{json.loads(new or old or b'{}').get('name')} is " + ("new" if old is None else "no longer there")
+    was, now = json.loads(old), json.loads(new)
+    if was.get("name") != now["name"]:
+        return f"{now['name']} stands where {was.get('name')} stood"
+    return f"{now['name']} has other contents ({was.get('bytes')} bytes then, {now['bytes']} now)"
+
+
+def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | None, stream: TextIO | None) -> None:
+    """Fill an empty folder with the corpus, the manifest last."""
+    if coder is None:
+        pieces = (piece for s in surveyed.sources for piece in s.pieces(encoding_errors=options.encoding_errors))
+        coder = build("chars", text=pieces, end_of_text=options.end_of_text)
+    planned = plan(surveyed, options)
+    sources_bytes, sources_sha256 = write_file(folder / format.SOURCES, surveyed.lines())
+    with Progress("tokenising", int(surveyed.text_bytes.sum()), stream) as progress:
+        written = [run(task, planned, options, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]
+    names = ("train", "val") if options.val_fraction else ("train",)
+    shards = {name: [task.shards[name] for task in written if name in task.shards] for name in names}
+    if not any(shards.values()):
+        raise TextError(f"no text to prepare: {len(surveyed.sources)} files, each of them empty")
+    if not shards["train"]:
+        raise TextError(f"no document is left for train: by {options.split!r} all of them are val; use split='tail'")
+    content = _manifest(shards, written, surveyed, options, coder)
+    content["sources"] = {"count": len(surveyed.sources), "bytes": sources_bytes, "sha256": sources_sha256}
+    write_file(folder / format.MANIFEST, [format.readable(content)])
+
+
+def _manifest(
+    shards: Mapping[str, Sequence[Mapping[str, Any]]],
+    written: Sequence[Written],
+    surveyed: Survey,
+    options: Options,
+    coder: Tokenizer,
+) -> dict[str, Any]:
+    """corpus.json, as docs/format.md specifies it, but for "sources"."""
+    dtype = format.dtype_name(coder.vocab_size)
+    empty = sum(task.empty_documents for task in written)
+    markers = Counter[str]()
+    for task in written:
+        markers.update(task.markers)
+    return {
+        "format": format.FORMAT,
+        "version": format.VERSION,
+        "byte_order": "little",
+        "checksum": {"algorithm": "crc32", "block_bytes": format.BLOCK_BYTES},
+        "dtype": dtype,
+        "vocab_size": coder.vocab_size,
+        "end_of_text": coder.end_of_text,
+        "tokenizer": coder.identity(),
+        "tokenizer_hash": coder.hash,
+        "splits": {
+            name: {
+                "tokens": sum(shard["tokens"] for shard in listed),
+                "documents": sum(shard["documents"] for shard in listed),
+                "max_id": max((shard["max_id"] for shard in listed), default=0),
+                "shards": listed,
+            }
+            for name, listed in shards.items()
+        },
+        "streams": {},
+        "generations": [
+            {
+                "fingerprint": format.fingerprint(tokenizer_hash=coder.hash, dtype=dtype, splits=shards),
+                "shards": {name: len(listed) for name, listed in shards.items()},
+            }
+        ],
+        "made": {
+            "tokenizer": coder.name,
+            "options": options.as_json(),
+            "inputs": {"files": len(surveyed.sources), "bytes": surveyed.num_bytes},
+            "counts": {
+                "documents": len(surveyed.sources) - empty,
+                "empty_documents": empty,
+                "replaced": int(surveyed.replaced.sum()),
+                "markers": dict(markers),
+            },
+        },
+    }

@@ -1,0 +1,87 @@
+"""What a preparation did, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The counts of a corpus, and how long making it took. new: False when the corpus was there already."""
+
+    path: str
+    new: bool
+    seconds: float
+    files: int
+    input_bytes: int
+    documents: int
+    empty_documents: int
+    tokens: int
+    dtype: str
+    tokenizer: str
+    vocab_size: int
+    markers: dict[str, int]
+    markers_are_text: bool
+    splits: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], *, path: str, new: bool, seconds: float) -> Summary:
+        """From a manifest that `prepare` wrote."""
+        made = manifest["made"]
+        splits = {
+            name: {"documents": split["documents"], "tokens": split["tokens"], "shards": len(split["shards"])}
+            for name, split in manifest["splits"].items()
+        }
+        return cls(
+            path=path,
+            new=new,
+            seconds=seconds,
+            files=made["inputs"]["files"],
+            input_bytes=made["inputs"]["bytes"],
+            documents=made["counts"]["documents"],
+            empty_documents=made["counts"]["empty_documents"],
+            tokens=sum(split["tokens"] for split in splits.values()),
+            dtype=manifest["dtype"],
+            tokenizer=made["tokenizer"],
+            vocab_size=manifest["vocab_size"],
+            markers=made["counts"]["markers"],
+            markers_are_text=not made["options"]["allowed_special"],
+            splits=splits,
+        )
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Input bytes / 10^6 a second of the whole preparation."""
+        return self.input_bytes / 1e6 / max(self.seconds, 1e-9)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "megabytes_per_second": round(self.megabytes_per_second, 3)}
+
+    def __str__(self) -> str:
+        speed = (
+            f"in {self.seconds:.1f} s, {self.megabytes_per_second:.1f} MB/s" if self.new else "already prepared; nothing to do"
+        )
+        counts = f"{_plural(self.documents, 'document')}, {_plural(self.tokens, 'token')} of {self.dtype}"
+        lines = [
+            f"{self.path}: {_plural(self.files, 'file')}, {self.input_bytes / 1e6:,.1f} MB, {speed}",
+            f"  {counts}, tokenizer {self.tokenizer} (vocabulary {self.vocab_size:,})",
+        ]
+        lines += [
+            f"  {name:<5}  {_plural(split['tokens'], 'token')} in {_plural(split['documents'], 'document')}, "
+            f"{_plural(split['shards'], 'shard')}"
+            for name, split in sorted(self.splits.items())
+        ]
+        if self.empty_documents:
+            lines.append(f"  {_plural(self.empty_documents, 'document')} of nothing left out")
+        for marker, count in self.markers.items():
+            if count:
+                how = "kept as text" if self.markers_are_text else "taken as the control id"
+                lines.append(f"  {marker} is written {_plural(count, 'time')} in the text, {how}")
+        return "\n".join(lines)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

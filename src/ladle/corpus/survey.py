@@ -1,0 +1,87 @@
+"""The inputs, read once before anything is decided: that they are text, how much, and which."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ladle.corpus import format
+from ladle.errors import TextError
+from ladle.text import Pieces, Source
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """One number a source, of the file as it was read.
+
+    digests: DIGEST_BYTES each, BLAKE2b of the text's bytes: the file without its byte-order mark.
+    """
+
+    sources: Sequence[Source]
+    text_bytes: npt.NDArray[np.int64]  # [sources]
+    first_bytes: npt.NDArray[np.uint8]  # [sources] where the text starts: 3 after a byte-order mark, else 0
+    characters: npt.NDArray[np.int64]  # [sources]
+    replaced: npt.NDArray[np.int64]  # [sources] U+FFFD put in place of bytes that are no UTF-8
+    digests: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all sources."""
+        return int(self.text_bytes.sum()) + int(self.first_bytes.sum())
+
+    def digest(self, source: int) -> bytes:
+        """One source's digest."""
+        return self.digests[source * DIGEST_BYTES : (source + 1) * DIGEST_BYTES]
+
+    def lines(self) -> Iterator[bytes]:
+        """sources.jsonl, line by line (docs/format.md)."""
+        for number, source in enumerate(self.sources):
+            num_bytes = int(self.text_bytes[number]) + int(self.first_bytes[number])
+            entry = {"name": source.name, "bytes": num_bytes, "blake2b": self.digest(number).hex()}
+            yield format.canonical(entry) + b"\n"
+
+    def check_same(self, number: int, pieces: Pieces) -> None:
+        """Raise TextError unless pieces, read to their end, gave the text that was surveyed."""
+        if not pieces.first_byte and pieces.digest != self.digest(number).hex():
+            raise TextError(
+                f"{pieces.path}: expected the text that preparing began with, found another; "
+                "prepare again when nothing writes to it"
+            )
+
+
+def survey(
+    sources: Sequence[Source], *, encoding_errors: str = "strict", progress: Callable[[int], None] = lambda _: None
+) -> Survey:
+    """Read every source once. encoding_errors: as for Pieces. progress: called with the bytes read since its last call.
+
+    Raises TextError naming the file, and the byte that is no UTF-8.
+    """
+    text_bytes, characters, replaced = (np.zeros(len(sources), np.int64) for _ in range(3))
+    first_bytes, digests = np.zeros(len(sources), np.uint8), bytearray()
+    for number, source in enumerate(sources):
+        done = 0
+        with source.pieces(encoding_errors=encoding_errors) as pieces:
+            unmarked = hashlib.blake2b(digest_size=DIGEST_BYTES) if pieces.first_byte else None
+            for piece in pieces:
+                characters[number] += len(piece)
+                if unmarked is not None:
+                    unmarked.update(piece.encode())
+                progress(pieces.num_bytes - done)
+                done = pieces.num_bytes
+        first_bytes[number], replaced[number] = pieces.first_byte, pieces.num_replaced
+        text_bytes[number] = pieces.num_bytes - pieces.first_byte
+        digests += bytes.fromhex(pieces.digest) if unmarked is None else unmarked.digest()
+    return Survey(
+        sources=sources,
+        text_bytes=text_bytes,
+        first_bytes=first_bytes,
+        characters=characters,
+        replaced=replaced,
+        digests=bytes(digests),
+    )

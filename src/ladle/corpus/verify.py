@@ -1,0 +1,133 @@
+"""Reread a corpus: every checksum, every hash, every id."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ladle.corpus import format, manifest
+from ladle.corpus.manifest import Manifest, ShardEntry, regular_size
+from ladle.errors import FormatError, LadleError
+
+READ_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """num_files, num_bytes: how much was reread. faults: what is wrong, in the order of the files; empty when all is well."""
+
+    num_files: int
+    num_bytes: int
+    faults: tuple[LadleError, ...]
+
+    def __str__(self) -> str:
+        lines = [str(fault) for fault in self.faults]
+        read = f"{self.num_files:,} files, {self.num_bytes / 1e6:,.1f} MB reread"
+        return "\n".join([*lines, f"{read}: " + (f"{len(lines)} faults" if lines else "every checksum, hash and id is right")])
+
+
+def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda _: None) -> Verdict:
+    """Reread a corpus that `prepare` made, beginning to end, and list every fault with its shard, block and byte.
+
+    Memory: a few megabytes. progress: called with the bytes read since its last call. Raises FormatError when the manifest
+    itself cannot be believed; faults of the other files are listed, not raised.
+    """
+    folder = Path(path)
+    read = manifest.read(folder / format.MANIFEST)
+    reread = _Reread(folder, progress)
+    for shards in read.splits.values():
+        for shard in shards:
+            reread.shard(read, shard)
+    reread.sources(read)
+    return Verdict(num_files=reread.num_files, num_bytes=reread.num_bytes, faults=tuple(reread.faults))
+
+
+class _Reread:
+    """The pass over the files, and what it found."""
+
+    def __init__(self, folder: Path, progress: Callable[[int], None]) -> None:
+        self.folder, self.progress = folder, progress
+        self.num_files = self.num_bytes = 0
+        self.faults: list[LadleError] = []
+
+    def shard(self, read: Manifest, shard: ShardEntry) -> None:
+        """All four files of a shard: sizes and hashes, then the blocks of those whose hash is wrong, then ids and ends."""
+        paths = {kind: self.folder / (shard.name + suffix) for kind, suffix in format.SUFFIXES.items()}
+        files = shard.raw["files"]
+        sound = {kind: self._file(paths[kind], files[kind]["bytes"], files[kind]["sha256"]) for kind in format.SUFFIXES}
+        if sound["sums"]:
+            sums = np.fromfile(paths["sums"], format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
+            first = 0
+            for kind in ("bin", "docs", "from"):
+                count = format.num_blocks(files[kind]["bytes"])
+                if not sound[kind]:
+                    self._blocks(paths[kind], sums[first : first + count])
+                first += count
+        if sound["bin"]:
+            self._ids(paths["bin"], read, shard)
+        if sound["docs"]:
+            self._ends(paths["docs"], shard)
+
+    def sources(self, read: Manifest) -> None:
+        """The list of sources."""
+        entry = read.raw.get("sources")
+        if isinstance(entry, dict):
+            self._file(self.folder / format.SOURCES, entry.get("bytes"), entry.get("sha256"))
+
+    def _file(self, path: Path, num_bytes: object, sha256: object) -> bool:
+        """Whether a file has the size and the hash that the manifest says."""
+        try:
+            size = regular_size(path, self.folder)
+        except FormatError as error:
+            self.faults.append(error)
+            return False
+        digest = hashlib.sha256()
+        self.num_files += 1
+        for chunk in self._chunks(path):
+            digest.update(chunk)
+        if size != num_bytes:
+            self.faults.append(FormatError(path, None, "size", f"{num_bytes} bytes", f"{size} bytes"))
+        elif digest.hexdigest() != sha256:
+            self.faults.append(FormatError(path, None, "SHA-256", sha256, digest.hexdigest()))
+        else:
+            return True
+        return False
+
+    def _blocks(self, path: Path, sums: np.ndarray) -> None:
+        """Name each block whose checksum is wrong."""
+        if not path.exists():
+            return
+        block = 0
+        for chunk in self._chunks(path, counted=False):
+            found = format.block_sums(chunk)
+            for i in np.flatnonzero(found[: len(sums) - block] != sums[block : block + len(found)]).tolist():
+                expected = f"{int(sums[block + i]):08x}"
+                place = (block + i) * format.BLOCK_BYTES
+                self.faults.append(FormatError(path, place, f"CRC-32 of block {block + i}", expected, f"{int(found[i]):08x}"))
+            block += len(found)
+
+    def _ids(self, path: Path, read: Manifest, shard: ShardEntry) -> None:
+        """The largest id must be the manifest's, which is below the vocabulary's size."""
+        dtype = format.TOKEN_DTYPES[read.dtype]
+        largest = max(int(np.frombuffer(chunk, dtype).max()) for chunk in self._chunks(path, counted=False))
+        if largest != shard.max_id:
+            self.faults.append(FormatError(path, None, "largest id", shard.max_id, largest))
+
+    def _ends(self, path: Path, shard: ShardEntry) -> None:
+        """Ends must ascend to the number of tokens."""
+        ends = np.fromfile(path, format.ENDS_DTYPE, offset=format.HEADER_BYTES["docs"])
+        if int(ends[0]) < 1 or int(ends[-1]) != shard.num_tokens or not np.all(ends[1:] > ends[:-1]):
+            self.faults.append(FormatError(path, None, "document ends", f"ends that ascend to {shard.num_tokens}", "others"))
+
+    def _chunks(self, path: Path, *, counted: bool = True) -> Iterator[bytes]:
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(READ_BYTES):
+                if counted:
+                    self.num_bytes += len(chunk)
+                    self.progress(len(chunk))
+                yield chunk
