@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ladle import __version__
-from ladle.errors import LadleError
+from ladle.errors import LadleError, TextError
 
 Commands = Any  # argparse's action that holds the commands; its class has no public name
 
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
     top.add_argument("--version", action="version", version=f"ladle {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_prepare, _inspect, _verify):
+    for add in (_prepare, _inspect, _verify, _show):
         add(commands)
     return top
 
@@ -99,7 +99,13 @@ def _prepare(commands: Commands) -> None:
         metavar="MARKER",
         help="take this marker, where it is written in the text, as its control id; may be given several times",
     )
-    add.add_argument("--shard-bytes", type=int, metavar="N", help="input bytes a shard (default 67108864)")
+    add.add_argument(
+        "--encoding-errors",
+        default="strict",
+        choices=("strict", "replace", "skip"),
+        help="bytes that are not UTF-8: stop, read them as U+FFFD, or leave the file out (default strict)",
+    )
+    add.add_argument("--shard-bytes", type=int, metavar="N", help="bytes of text a shard (default 64 MiB, more for large inputs)")
     add.add_argument("--quiet", action="store_true", help="no progress")
     add.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     add.set_defaults(run=_run_prepare)
@@ -117,6 +123,7 @@ def _run_prepare(arguments: argparse.Namespace) -> int:
         end_of_text=arguments.end_of_text,
         allowed_special=arguments.allow_special,
         shard_bytes=arguments.shard_bytes,
+        encoding_errors=arguments.encoding_errors,
         progress=not arguments.quiet,
     ) as corpus:
         summary = corpus.summary
@@ -153,3 +160,51 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     verdict = verify(arguments.corpus)
     print(verdict)
     return 1 if verdict.faults else 0
+
+
+def _show(commands: Commands) -> None:
+    add = command(
+        commands,
+        "show",
+        "draw what a model is shown: inputs above the targets that follow them",
+        'ladle show --windows --length 4 --stride 1 "In the heart of the city"\n'
+        "ladle show --windows --tokenizer bytes --json - < book.txt",
+    )
+    add.add_argument("text", metavar="TEXT", help="the text itself; - reads it from standard input, as UTF-8")
+    add.add_argument("--windows", action="store_true", required=True, help="draw windows (the one picture so far)")
+    add.add_argument("--length", type=int, default=8, metavar="L", help="tokens in a window (default 8)")
+    add.add_argument("--stride", type=int, metavar="S", help="tokens from one window's start to the next (default: L)")
+    add.add_argument("--tokenizer", default="gpt2", metavar="NAME", help="as for prepare (default gpt2)")
+    add.add_argument("--allow-special", action="append", default=[], metavar="MARKER", help="as for prepare")
+    add.add_argument("--limit", type=int, default=8, metavar="N", help="windows drawn at most (default 8)")
+    add.add_argument("--json", action="store_true", help="print one JSON object")
+    add.set_defaults(run=_run_show)
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    import shutil
+
+    from ladle.feed.picture import Picture
+    from ladle.tokens import tokenizer
+
+    text = _standard_input() if arguments.text == "-" else arguments.text
+    chosen = tokenizer(arguments.tokenizer, text=text)
+    picture = Picture(
+        chosen.encode(text, allowed_special=arguments.allow_special),
+        chosen,
+        length=arguments.length,
+        stride=arguments.length if arguments.stride is None else arguments.stride,
+        limit=arguments.limit,
+        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else 100,
+    )
+    drawn = json.dumps(picture.to_dict()) if arguments.json else str(picture)
+    letters = sys.stdout.encoding or "utf-8"  # a terminal without these letters gets escapes, not an error
+    print(drawn.encode(letters, "backslashreplace").decode(letters))
+    return 0
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextError(f"standard input @ byte {error.start}: expected UTF-8, found {error.object[error.start]:#04x}") from None

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import unicodedata
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ladle.cli import main
 from ladle.errors import ConfigError
 from ladle.feed.picture import Picture, columns_of, pad, show
 from ladle.tokens import tokenizer
@@ -55,9 +58,9 @@ def test_wide_characters_take_two_columns():
     lines = str(picture("世a界😀b", 4, 4, spec="chars")).split("\n")
     assert lines[3:] == [
         "  inputs   世  a   界  😀",
-        "           3   0   2   4",
+        "           2   0   3   4",
         "  targets  a   界  😀  b",
-        "           0   2   4   1",
+        "           0   3   4   1",
     ]
 
 
@@ -179,3 +182,65 @@ def test_every_gpt2_token_can_be_shown():
     coder = tokenizer("gpt2")
     for token in coder.token_bytes(np.arange(coder.vocab_size)):
         assert read_back(show(token)) == token
+
+
+# --- the command ---
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "ladle", "show", *arguments], capture_output=True, timeout=60, check=False, **options
+    )
+
+
+def test_the_command_draws(capsys):
+    assert main(["show", "--windows", "--length", "4", "--stride", "1", "In the heart of the city"]) == 0
+    assert capsys.readouterr().out == str(picture("In the heart of the city", 4, 1)) + "\n"
+    assert main(["show", "--windows", "--length", "3", "abcdefg", "--tokenizer", "bytes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == picture("abcdefg", 3, 3, spec="bytes").to_dict()
+    assert main(["show", "--windows", "--length=2", "--tokenizer=chars", "--limit=1", "abab"]) == 0
+    assert "\x1b" not in capsys.readouterr().out  # no colour
+
+
+def test_the_marker_is_text_unless_allowed(capsys):
+    line = ["show", "--windows", "--length", "2", "a<|endoftext|>b", "--json"]
+
+    def ids():
+        return [token["id"] for token in json.loads(capsys.readouterr().out)["windows"][0]["inputs"]]
+
+    assert main(line) == 0
+    assert ids() == [64, 27]
+    assert main([*line, "--allow-special", "<|endoftext|>"]) == 0
+    assert ids() == [64, 50256]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length", "4", "Hello world"], "text: expected more than max_length = 4 tokens, found 2: no window"),
+        (["--length", "0", "Hello world"], "max_length: expected >= 1, found 0"),
+        (["--stride", "-1", "Hello world"], "stride: expected >= 1, found -1"),
+        (["--limit", "0", "Hello world"], "limit: expected >= 1 windows, found 0"),
+        (["--tokenizer", "gpt9", "Hello world"], "tokenizer: expected 'bytes'"),
+        ([""], "text: expected more than max_length = 8 tokens, found 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys):
+    assert main(["show", "--windows", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"ladle: {message}")
+    assert err.count("\n") == 1
+
+
+def test_standard_input_and_a_terminal_without_the_letters():
+    """As its own process: bytes in, and an output encoding that knows neither ␣ nor 世."""
+    line = ["--windows", "--length", "2", "--tokenizer", "chars", "-"]
+    done = run(*line, input="世 ab".encode(), env={"PYTHONIOENCODING": "utf-8"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "  inputs   世  ␣".encode() in done.stdout
+    done = run(*line, input="世 ab".encode(), env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u4e16" in done.stdout
+    done = run(*line, input=b"ab\xffcd")
+    assert (done.returncode, done.stderr) == (2, b"ladle: standard input @ byte 2: expected UTF-8, found 0xff\n")
