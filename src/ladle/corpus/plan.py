@@ -18,6 +18,7 @@ MOST_TASKS = 4096
 MOST_SOURCES = 1 << 20  # a task, which bounds what its writer keeps in memory
 TAIL_BELOW = 100  # documents, for split="auto"
 SPLITS = ("auto", "hash", "tail")
+ENCODING_ERRORS = ("strict", "replace", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class Options:
 
     split: "hash" (a document's content decides), "tail" (the inputs' end is val), "auto". val_fraction: val's share, 0 to
     below 1; 0 makes no val. end_of_text: append that id after each document. allowed_special: markers that become control
-    ids where they are written. shard_bytes: bytes of text a shard task, or None to choose. encoding_errors: "strict", or
-    "replace" to read bytes that are no UTF-8 as U+FFFD.
+    ids where they are written. shard_bytes: bytes of text a shard task, or None to choose. encoding_errors: what to do about
+    bytes that are no UTF-8: "strict", "replace" or "skip".
     """
 
     split: str
@@ -38,12 +39,18 @@ class Options:
     encoding_errors: str
 
     def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ConfigError(f"split: expected one of {', '.join(SPLITS)}, found {self.split!r}")
+        for name, allowed in (("split", SPLITS), ("encoding_errors", ENCODING_ERRORS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name}: expected one of {', '.join(allowed)}, found {getattr(self, name)!r}")
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"val_fraction: expected 0 or more and below 1, found {self.val_fraction}")
         if self.shard_bytes is not None and self.shard_bytes < 1:
             raise ConfigError(f"shard_bytes: expected 1 or more, found {self.shard_bytes}")
+
+    @property
+    def reading(self) -> str:
+        """The files that are not left out are read with these errors."""
+        return "replace" if self.encoding_errors == "replace" else "strict"
 
     def as_json(self) -> dict[str, object]:
         """For the manifest, and to compare with one."""
@@ -84,6 +91,7 @@ class Plan:
     """
 
     survey: Survey
+    options: Options
     tasks: tuple[Task, ...]
     val_below: int = 0
     border: int | None = None
@@ -105,18 +113,18 @@ def plan(survey: Survey, options: Options) -> Plan:
     documents = np.flatnonzero(survey.text_bytes)
     by_tail = options.split == "tail" or (options.split == "auto" and len(documents) < TAIL_BELOW)
     if options.val_fraction == 0 or len(documents) == 0:
-        return Plan(survey=survey, tasks=tasks)
+        return Plan(survey=survey, options=options, tasks=tasks)
     if not by_tail:
-        return Plan(survey=survey, tasks=tasks, val_below=int(options.val_fraction * (1 << 64)))
+        return Plan(survey=survey, options=options, tasks=tasks, val_below=int(options.val_fraction * (1 << 64)))
     if len(documents) == 1:
         only = int(documents[0])
         characters = int(survey.characters[only])
         cut = int(characters * (1 - options.val_fraction))
-        return Plan(survey=survey, tasks=tasks, border=only, cut=max(1, min(cut, characters - 1)))
+        return Plan(survey=survey, options=options, tasks=tasks, border=only, cut=max(1, min(cut, characters - 1)))
     before = np.cumsum(survey.text_bytes[documents])
     goal = float(before[-1]) * (1 - options.val_fraction)
     border = int(np.argmin(np.abs(before[:-1] - goal))) + 1
-    return Plan(survey=survey, tasks=tasks, border=int(documents[border]))
+    return Plan(survey=survey, options=options, tasks=tasks, border=int(documents[border]))
 
 
 def _tasks(survey: Survey, shard_bytes: int | None) -> tuple[Task, ...]:

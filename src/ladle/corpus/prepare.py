@@ -53,7 +53,8 @@ def prepare(
     val_fraction: val's share; 0 makes no val. end_of_text: append that id after each document; by default wherever the
     tokenizer has one. allowed_special: markers such as "<|endoftext|>" that become control ids where they are written; by
     default they are text, and counted. shard_bytes: input bytes a shard (default 64 MiB, more for large inputs).
-    encoding_errors: "replace" reads bytes that are no UTF-8 as U+FFFD, and counts them. progress: draw it on stderr.
+    encoding_errors: what to do about bytes that are no UTF-8: "strict" raises, "replace" reads them as U+FFFD, "skip" leaves the
+    file out; both are counted. progress: draw it on stderr.
 
     The bytes written depend on the inputs and the options alone. They appear under `out` all at once: whatever ends the
     process before leaves nothing there. Memory does not grow with the inputs' size.
@@ -157,16 +158,21 @@ def _difference(old: bytes | None, new: bytes | None) -> str:
 def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | None, stream: TextIO | None) -> None:
     """Fill an empty folder with the corpus, the manifest last."""
     if coder is None:
-        pieces = (piece for s in surveyed.sources for piece in s.pieces(encoding_errors=options.encoding_errors))
+        pieces = (
+            p
+            for s, skip in zip(surveyed.sources, surveyed.skipped, strict=True)
+            if not skip
+            for p in s.pieces(encoding_errors=options.reading)
+        )
         coder = build("chars", text=pieces, end_of_text=options.end_of_text)
     planned = plan(surveyed, options)
     sources_bytes, sources_sha256 = write_file(folder / format.SOURCES, surveyed.lines())
     with Progress("tokenising", int(surveyed.text_bytes.sum()), stream) as progress:
-        written = [run(task, planned, options, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]
+        written = [run(task, planned, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]
     names = ("train", "val") if options.val_fraction else ("train",)
     shards = {name: [task.shards[name] for task in written if name in task.shards] for name in names}
     if not any(shards.values()):
-        raise TextError(f"no text to prepare: {len(surveyed.sources)} files, each of them empty")
+        raise TextError(f"no text to prepare: {len(surveyed.sources)} files, all of them empty or left out")
     if not shards["train"]:
         raise TextError(f"no document is left for train: by {options.split!r} all of them are val; use split='tail'")
     content = _manifest(shards, written, surveyed, options, coder)
@@ -183,7 +189,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """corpus.json, as docs/format.md specifies it, but for "sources"."""
     dtype = format.dtype_name(coder.vocab_size)
-    empty = sum(task.empty_documents for task in written)
+    empty, skipped = sum(task.empty_documents for task in written), int(surveyed.skipped.sum())
     markers = Counter[str]()
     for task in written:
         markers.update(task.markers)
@@ -216,10 +222,11 @@ def _manifest(
         "made": {
             "tokenizer": coder.name,
             "options": options.as_json(),
-            "inputs": {"files": len(surveyed.sources), "bytes": surveyed.num_bytes},
+            "inputs": {"files": len(surveyed.sources), "bytes": sum(source.num_bytes for source in surveyed.sources)},
             "counts": {
-                "documents": len(surveyed.sources) - empty,
+                "documents": len(surveyed.sources) - empty - skipped,
                 "empty_documents": empty,
+                "skipped_files": skipped,
                 "replaced": int(surveyed.replaced.sum()),
                 "markers": dict(markers),
             },

@@ -18,6 +18,8 @@ class Summary:
     input_bytes: int
     documents: int
     empty_documents: int
+    skipped_files: int
+    replaced: int
     tokens: int
     dtype: str
     tokenizer: str
@@ -42,6 +44,8 @@ class Summary:
             input_bytes=made["inputs"]["bytes"],
             documents=made["counts"]["documents"],
             empty_documents=made["counts"]["empty_documents"],
+            skipped_files=made["counts"]["skipped_files"],
+            replaced=made["counts"]["replaced"],
             tokens=sum(split["tokens"] for split in splits.values()),
             dtype=manifest["dtype"],
             tokenizer=made["tokenizer"],
@@ -76,6 +80,10 @@ class Summary:
         ]
         if self.empty_documents:
             lines.append(f"  {_plural(self.empty_documents, 'document')} of nothing left out")
+        if self.skipped_files:
+            lines.append(f"  {_plural(self.skipped_files, 'file')} left out: not UTF-8")
+        if self.replaced:
+            lines.append(f"  {_plural(self.replaced, 'place')} that are not UTF-8 read as U+FFFD")
         for marker, count in self.markers.items():
             if count:
                 how = "kept as text" if self.markers_are_text else "taken as the control id"

@@ -28,12 +28,8 @@ class Survey:
     first_bytes: npt.NDArray[np.uint8]  # [sources] where the text starts: 3 after a byte-order mark, else 0
     characters: npt.NDArray[np.int64]  # [sources]
     replaced: npt.NDArray[np.int64]  # [sources] U+FFFD put in place of bytes that are no UTF-8
+    skipped: npt.NDArray[np.bool_]  # [sources] left out, being no UTF-8; every other number is then 0
     digests: bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all sources."""
-        return int(self.text_bytes.sum()) + int(self.first_bytes.sum())
 
     def digest(self, source: int) -> bytes:
         """One source's digest."""
@@ -42,8 +38,8 @@ class Survey:
     def lines(self) -> Iterator[bytes]:
         """sources.jsonl, line by line (docs/format.md)."""
         for number, source in enumerate(self.sources):
-            num_bytes = int(self.text_bytes[number]) + int(self.first_bytes[number])
-            entry = {"name": source.name, "bytes": num_bytes, "blake2b": self.digest(number).hex()}
+            entry: dict[str, object] = {"name": source.name, "bytes": source.num_bytes}
+            entry |= {"skipped": True} if self.skipped[number] else {"blake2b": self.digest(number).hex()}
             yield format.canonical(entry) + b"\n"
 
     def check_same(self, number: int, pieces: Pieces) -> None:
@@ -58,30 +54,41 @@ class Survey:
 def survey(
     sources: Sequence[Source], *, encoding_errors: str = "strict", progress: Callable[[int], None] = lambda _: None
 ) -> Survey:
-    """Read every source once. encoding_errors: as for Pieces. progress: called with the bytes read since its last call.
+    """Read every source once.
 
-    Raises TextError naming the file, and the byte that is no UTF-8.
+    encoding_errors: what to do about bytes that are no UTF-8: "strict" raises TextError naming the file and the byte,
+    "replace" reads them as U+FFFD, "skip" leaves the whole file out. progress: called with the bytes read since its last call.
+    Raises TextError for a file that cannot be read.
     """
     text_bytes, characters, replaced = (np.zeros(len(sources), np.int64) for _ in range(3))
-    first_bytes, digests = np.zeros(len(sources), np.uint8), bytearray()
+    first_bytes, skipped, digests = np.zeros(len(sources), np.uint8), np.zeros(len(sources), bool), bytearray()
     for number, source in enumerate(sources):
-        done = 0
-        with source.pieces(encoding_errors=encoding_errors) as pieces:
-            unmarked = hashlib.blake2b(digest_size=DIGEST_BYTES) if pieces.first_byte else None
-            for piece in pieces:
-                characters[number] += len(piece)
-                if unmarked is not None:
-                    unmarked.update(piece.encode())
-                progress(pieces.num_bytes - done)
-                done = pieces.num_bytes
-        first_bytes[number], replaced[number] = pieces.first_byte, pieces.num_replaced
+        unmarked = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        with source.pieces(encoding_errors="replace" if encoding_errors == "replace" else "strict") as pieces:
+            done, length = 0, 0
+            try:
+                for piece in pieces:
+                    length += len(piece)
+                    if pieces.first_byte:
+                        unmarked.update(piece.encode())
+                    progress(pieces.num_bytes - done)
+                    done = pieces.num_bytes
+            except TextError as error:
+                if encoding_errors != "skip" or not isinstance(error.__context__, UnicodeDecodeError):
+                    raise
+                skipped[number] = True
+        if skipped[number]:
+            digests += bytes(DIGEST_BYTES)
+            continue
+        characters[number], replaced[number], first_bytes[number] = length, pieces.num_replaced, pieces.first_byte
         text_bytes[number] = pieces.num_bytes - pieces.first_byte
-        digests += bytes.fromhex(pieces.digest) if unmarked is None else unmarked.digest()
+        digests += unmarked.digest() if pieces.first_byte else bytes.fromhex(pieces.digest)
     return Survey(
         sources=sources,
         text_bytes=text_bytes,
         first_bytes=first_bytes,
         characters=characters,
         replaced=replaced,
+        skipped=skipped,
         digests=bytes(digests),
     )

@@ -3,121 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from ladle.corpus import format
-from ladle.corpus.plan import Options, Part, Plan, Task
+from ladle.corpus.plan import Part, Plan, Task
 from ladle.corpus.write import ShardWriter
 from ladle.errors import TokenError
-from ladle.tokens import Tokenizer
-from ladle.tokens.markers import MarkerCounter
+from ladle.tokens import MarkerCounter, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """What a task wrote. shards: the manifest's entry for each split it had documents for. All of it is plain JSON."""
 
-    shards: dict[str, dict[str, Any]] = field(default_factory=dict)
-    empty_documents: int = 0
-    markers: dict[str, int] = field(default_factory=dict)
+    shards: dict[str, dict[str, Any]]
+    empty_documents: int
+    markers: dict[str, int]
 
 
-def run(
-    task: Task, plan: Plan, options: Options, *, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]
-) -> Written:
-    """Write the task's shards into folder, one for each split with documents; their bytes depend on the arguments alone.
+def run(task: Task, plan: Plan, *, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]) -> Written:
+    """Write the task's shards into folder, one for each split with documents; their bytes depend on task and plan alone.
 
     progress: called with the bytes of text read since its last call. Raises TextError, TokenError, OSError naming the file.
     """
-    survey = plan.survey
-    counters = [MarkerCounter(marker) for marker in markers(tokenizer, options)]
-    empty = 0
-    with _Writers(folder, task.number, tokenizer.vocab_size) as writers:
-        for number in range(task.first, task.end):
-            source, kept = survey.sources[number], False
-            with source.pieces(encoding_errors=options.encoding_errors) as pieces:
-                watched: Iterable[str] = pieces
-                for counter in counters:
-                    watched = counter.watch(watched)
-                text = _Text(watched, byte=pieces.first_byte, progress=progress)
-                for part in plan.parts(number):
-                    flags = format.REPLACED if survey.replaced[number] else 0
-                    origin = _Origin(number - task.first, source.name, flags, text.byte, text.line)
-                    kept |= _write(
-                        writers=writers,
-                        part=part,
-                        pieces=text.until(part.end),
-                        origin=origin,
-                        tokenizer=tokenizer,
-                        options=options,
-                    )
-                survey.check_same(number, pieces)
-            empty += not kept
-        inputs = {"first": [task.first, 0], "end": [task.end, 0]}
-        shards = {split: {**writer.finish(), "inputs": inputs} for split, writer in sorted(writers.items())}
-    return Written(shards=shards, empty_documents=empty, markers={counter.marker: counter.count for counter in counters})
-
-
-def markers(tokenizer: Tokenizer, options: Options) -> list[str]:
-    """The markers whose appearances in the text are counted: the end of text's, and those allowed to be control ids."""
-    return sorted(m for m, id in tokenizer.special.items() if id == tokenizer.end_of_text or m in options.allowed_special)
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """Where a part of a document begins. source: its number from the task's first."""
-
-    source: int
-    name: str
-    flags: int
-    byte: int
-    line: int
-
-
-def _write(
-    *, writers: _Writers, part: Part, pieces: Iterable[str], origin: _Origin, tokenizer: Tokenizer, options: Options
-) -> bool:
-    """Append one part of a document, if it has tokens at all; the end of text follows where the document really ends."""
-    writer = None
+    running = _Run(task, plan, tokenizer, folder, progress)
     try:
-        for ids in tokenizer.encode_pieces(pieces, allowed_special=options.allowed_special):
-            if len(ids):
-                writer = writers[part.split]
-                writer.write(ids)
-    except TokenError as error:
-        raise TokenError(f"{origin.name}: {error}") from None
-    if writer is None:
-        return False
-    flags = origin.flags | (format.BEGINS_ELSEWHERE if part.first else 0)
-    if part.end is not None:
-        flags |= format.ENDS_ELSEWHERE
-    elif options.end_of_text:
-        writer.write(np.array([tokenizer.end_of_text]))
-    writer.end_document(source=origin.source, flags=flags, byte=origin.byte, line=origin.line)
-    return True
+        wanted = [number for number in range(task.first, task.end) if not plan.survey.skipped[number]]
+        empty = sum(not running.document(number) for number in wanted)
+        return Written(shards=running.finish(), empty_documents=empty, markers={c.marker: c.count for c in running.counters})
+    finally:
+        running.close()
 
 
-class _Writers(dict[str, ShardWriter]):
-    """The task's shard of each split, begun when it is first asked for; leaving the block closes them."""
+class _Run:
+    """A task being run: a writer for each split that has had tokens."""
 
-    def __init__(self, folder: Path, number: int, vocab_size: int) -> None:
-        super().__init__()
-        self._folder, self._number, self._vocab_size = folder, number, vocab_size
+    def __init__(self, task: Task, plan: Plan, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]) -> None:
+        self.task, self.plan, self.tokenizer, self.folder, self.progress = task, plan, tokenizer, folder, progress
+        self.writers: dict[str, ShardWriter] = {}
+        allowed = plan.options.allowed_special
+        counted = sorted(m for m, id in tokenizer.special.items() if id == tokenizer.end_of_text or m in allowed)
+        self.counters = [MarkerCounter(marker) for marker in counted]
 
-    def __missing__(self, split: str) -> ShardWriter:
-        writer = self[split] = ShardWriter(self._folder, f"{split}-{self._number:05d}", self._vocab_size)
-        return writer
+    def document(self, number: int) -> bool:
+        """Append one source's document to its split, or to two if it is cut. Returns whether it had any tokens."""
+        source, survey, kept = self.plan.survey.sources[number], self.plan.survey, False
+        with source.pieces(encoding_errors=self.plan.options.reading) as pieces:
+            watched: Iterable[str] = pieces
+            for counter in self.counters:
+                watched = counter.watch(watched)
+            text = _Text(watched, pieces.first_byte, self.progress)
+            try:
+                for part in self.plan.parts(number):
+                    kept |= self._part(part, text, number)
+            except TokenError as error:
+                raise TokenError(f"{source.path}: {error}") from None
+            survey.check_same(number, pieces)
+        return kept
 
-    def __enter__(self) -> Self:
-        return self
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Finish every shard; the entries for the manifest."""
+        inputs = {"first": [self.task.first, 0], "end": [self.task.end, 0]}
+        return {split: {**writer.finish(), "inputs": inputs} for split, writer in sorted(self.writers.items())}
 
-    def __exit__(self, *_: object) -> None:
-        for writer in self.values():
+    def close(self) -> None:
+        """Close every file."""
+        for writer in self.writers.values():
             writer.close()
+
+    def _part(self, part: Part, text: _Text, number: int) -> bool:
+        """Append one part, if it has tokens; the end of text follows where the document really ends."""
+        writer, byte, line, options = None, text.byte, text.line, self.plan.options
+        for ids in self.tokenizer.encode_pieces(text.until(part.end), allowed_special=options.allowed_special):
+            if len(ids):
+                writer = self._writer(part.split)
+                writer.write(ids)
+        if writer is None:
+            return False
+        if options.end_of_text and part.end is None:
+            writer.write(np.array([self.tokenizer.end_of_text]))
+        flags = (
+            (format.BEGINS_ELSEWHERE if part.first else 0)
+            | (format.ENDS_ELSEWHERE if part.end is not None else 0)
+            | (format.REPLACED if self.plan.survey.replaced[number] else 0)
+        )
+        writer.end_document(source=number - self.task.first, flags=flags, byte=byte, line=line)
+        return True
+
+    def _writer(self, split: str) -> ShardWriter:
+        if split not in self.writers:
+            self.writers[split] = ShardWriter(self.folder, f"{split}-{self.task.number:05d}", self.tokenizer.vocab_size)
+        return self.writers[split]
 
 
 class _Text:
@@ -136,14 +116,11 @@ class _Text:
             piece = self._held or next(self._pieces, None)
             if piece is None:
                 return
-            if end is not None:
-                piece, self._held = piece[: end - self._characters], piece[end - self._characters :]
-            else:
-                self._held = ""
+            stop = len(piece) if end is None else end - self._characters
+            piece, self._held = piece[:stop], piece[stop:]
             self._characters += len(piece)
-            num_bytes = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+            num_bytes = len(piece) if piece.isascii() else len(piece.encode())
             self.byte += num_bytes
-            if end is not None:
-                self.line += piece.count("\n")
+            self.line += piece.count("\n") if end is not None else 0
             self._progress(num_bytes)
             yield piece
