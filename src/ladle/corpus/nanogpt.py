@@ -127,7 +127,7 @@ def _tokenizer(chars: list[str] | None) -> Tokenizer | None:
         return None
     from ladle.tokens import from_identity
 
-    return from_identity({"kind": "chars", "characters": "".join(chars)})
+    return from_identity({"kind": "chars", "characters": "".join(chars), "end_of_text": None})
 
 
 def _split(folder: Path, name: str, pool: Pool, vocab_size: int | None, tokenizer: Any) -> Split:

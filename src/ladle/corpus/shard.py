@@ -92,8 +92,8 @@ class Pool:
 
     def used(self, shard: FileShard) -> None:
         """Note that shard is mapped and was just read."""
+        self._mapped.pop(shard, None)  # to the end, in single steps that threads may interleave
         self._mapped[shard] = None
-        self._mapped.move_to_end(shard)
         while len(self._mapped) > self.limit:
             self._mapped.popitem(last=False)[0].unmap()
 
@@ -147,7 +147,7 @@ class FileShard:
         bits = self._checked[blocks >> 3] >> (blocks & 7).astype(np.uint8)
         if np.bitwise_and.reduce(bits, axis=None) & 1:
             return
-        for block in np.unique(blocks[(bits & 1) == 0]).tolist():
+        for block in sorted(set(blocks[(bits & 1) == 0].tolist())):
             self._check_block(now, block)
             self._checked[block >> 3] |= np.uint8(1 << (block & 7))
 
@@ -166,7 +166,8 @@ class FileShard:
 
     def advise_random(self) -> None:
         self._random = True
-        self._mapped().file.madvise(mmap.MADV_RANDOM)
+        if self._map is not None:
+            self._map.file.madvise(mmap.MADV_RANDOM)
 
     def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
         advise = self._mapped().file.madvise
