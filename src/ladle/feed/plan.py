@@ -63,8 +63,17 @@ class Plan:
         else:
             start, low, high = self.windows.spans(epochs, chosen)
         if per_window == 1:
-            return Rows(start, low, high)
+            return _frozen(start, low, high)
         T = self.block_size
         row = np.arange(first, first + count, dtype=np.int64)
         unit, column = row // per_window - first_unit, row % per_window * T
-        return Rows(start[unit] + column, np.clip(low[unit] - column, 0, T), np.clip(high[unit] - column, 0, T))
+        # Of a padded window whole rows can lie past the split: they stand at its last token, and own no column.
+        start = np.minimum(start[unit] + column, self.windows.num_tokens - 1)
+        return _frozen(start, np.clip(low[unit] - column, 0, T), np.clip(high[unit] - column, 0, T))
+
+
+def _frozen(*arrays: I64) -> Rows:
+    """Rows that nobody can write into: batches hold views of what is kept here."""
+    for array in arrays:
+        array.flags.writeable = False
+    return Rows(*arrays)

@@ -6,6 +6,7 @@ Integers only. A unit is the j-th window of the endless stream; epoch e holds un
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Literal
 
 import numpy as np
@@ -35,15 +36,20 @@ class Order:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"order: expected one of {', '.join(KINDS)}, found {self.kind!r}")
+        for name in ("n", "seed", "shuffle_block"):
+            value = getattr(self, name)
+            if value is None and name == "shuffle_block":
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ConfigError(f"{name}: expected an integer, found {value!r}")
+            object.__setattr__(self, name, index(value))
         if not 1 <= self.n <= LARGEST:
             raise ConfigError(f"order: expected 1 to 2**62 windows an epoch, found {self.n}")
-        size = self.shuffle_block
-        if size is None:
-            return
-        if isinstance(size, bool) or not hasattr(size, "__index__") or not 1 <= size <= LARGEST:
-            raise ConfigError(f"shuffle_block: expected a number of windows from 1 to 2**62, found {size!r}")
-        if self.kind != "shuffled":
-            raise ConfigError(f"shuffle_block: expected order='shuffled', found shuffle_block={size} with order={self.kind!r}")
+        if self.shuffle_block is not None and (self.kind != "shuffled" or not 1 <= self.shuffle_block <= LARGEST):
+            raise ConfigError(
+                f"shuffle_block: expected a number of windows from 1 to 2**62 with order='shuffled', "
+                f"found {self.shuffle_block} with order={self.kind!r}"
+            )
 
     def windows(self, first_unit: int, count: int) -> tuple[I64, I64]:
         """(epoch, window) of units [first_unit, first_unit + count), int64 [count] each.

@@ -8,6 +8,7 @@ out unmasked exactly once an epoch at a fixed shape.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Literal
 
 import numpy as np
@@ -40,8 +41,17 @@ class Windows:
     where: str = "the split"
 
     def __post_init__(self) -> None:
+        for name in ("num_tokens", "window", "stride", "seed"):
+            value = getattr(self, name)
+            if value is None and name == "stride":
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise ConfigError(f"{name}: expected an integer, found {value!r}")
+            object.__setattr__(self, name, index(value))  # Python's own integers: no arithmetic below can wrap
         if self.window < 1:
-            raise ConfigError(f"block_size: expected >= 1, found {self.window}")
+            raise ConfigError(f"window: expected >= 1, found {self.window}")
+        if not isinstance(self.epoch_offset, bool):
+            raise ConfigError(f"epoch_offset: expected True or False, found {self.epoch_offset!r}")
         if self.tail not in TAILS:
             raise ConfigError(f"tail: expected one of {', '.join(TAILS)}, found {self.tail!r}")
         if self.score not in ("all", "new"):
