@@ -9,12 +9,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from bench.corpus import make
 from bench.peers import peers
 
 import ladle
 from bench import results
 from ladle.bench import contenders, table
+from ladle.bench.corpus import make
 from ladle.bench.rounds import compare
 from ladle.corpus.split import Split
 

@@ -173,4 +173,4 @@ def _megatron(path: Path, split: Split, scratch: Path) -> Contender:
         loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, drop_last=True)
         yield Loader(loader, lambda batch: (batch["tokens"], batch["labels"]))
 
-    return Contender(name="Megatron GPTDataset, 0 workers", open=opened)
+    return Contender(name="Megatron GPTDataset, 0 workers", open=opened, joins=True)

@@ -7,6 +7,7 @@ import pytest
 
 import ladle
 from ladle.bench import contenders, table
+from ladle.bench.corpus import make
 from ladle.bench.rounds import Contender, Timing, UnequalOutput, compare
 from ladle.feed.gather import gather
 
@@ -189,3 +190,30 @@ def test_a_table_gives_ratios_to_the_reference_and_says_what_was_missed():
     assert "5: MISSED" in drawn
     assert "1: met" in drawn
     assert len({len(line) for line in drawn.splitlines()}) == 1
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_only_a_contender_that_says_so_may_join_documents(tmp_path, joins):
+    path = make(tmp_path / "made", 20_000)
+    tokens = np.fromfile(path, "<u2")
+    with ladle.open(path.parent) as corpus:
+        ends = corpus["train"].document_ends().astype(int)
+        joined = np.concatenate([tokens[ends[4] - 6 : ends[4]], tokens[ends[8] : ends[8] + T]])[: T + 1].astype(np.int64)
+        draw = Slices(tokens, lambda x, y: (np.tile(joined[:-1], (B, 1)), np.tile(joined[1:], (B, 1))), at=False)
+        subject = contender(draw, joins=joins)
+        if joins:
+            compare([subject], corpus["train"], batch_size=B, block_size=T, rounds=1, turn_seconds=0.0)
+        else:
+            with pytest.raises(UnequalOutput, match="expected a stretch"):
+                compare([subject], corpus["train"], batch_size=B, block_size=T, rounds=1, turn_seconds=0.0)
+
+
+def test_documents_may_be_joined_only_at_their_ends(tmp_path):
+    path = make(tmp_path / "made", 20_000)
+    tokens = np.fromfile(path, "<u2")
+    with ladle.open(path.parent) as corpus:
+        ends = corpus["train"].document_ends().astype(int)
+        cut = np.concatenate([tokens[ends[4] - 9 : ends[4] - 1], tokens[ends[8] : ends[8] + T]])[: T + 1].astype(np.int64)
+        draw = Slices(tokens, lambda x, y: (np.tile(cut[:-1], (B, 1)), np.tile(cut[1:], (B, 1))), at=False)
+        with pytest.raises(UnequalOutput, match="expected a stretch"):
+            compare([contender(draw, joins=True)], corpus["train"], batch_size=B, block_size=T, rounds=1)

@@ -19,6 +19,7 @@ from ladle.corpus.split import Split
 from ladle.feed.advise import bytes_read
 
 I64 = NDArray[np.int64]
+HEAD = 8  # ids that a row is looked up by
 
 
 class UnequalOutput(RuntimeError):  # noqa: N818  it names what is wrong
@@ -38,11 +39,15 @@ class Draw(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """open: (batch_size, block_size) -> a context that gives a Draw. afresh: open it anew for each turn."""
+    """open: (batch_size, block_size) -> a context that gives a Draw. afresh: open it anew for each turn.
+
+    joins: its rows are whole documents in an order of its own, one after the other, the first and the last one cut.
+    """
 
     name: str
     open: Callable[[int, int], AbstractContextManager[Draw]]
     afresh: bool = False
+    joins: bool = False
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ def compare(
         for contender in contenders:
             with ExitStack() as own:
                 draw = own.enter_context(contender.open(batch_size, block_size))
-                check(contender.name, draw, split, batch_size=batch_size, block_size=block_size, rng=rng)
+                check(contender, draw, split, batch_size=batch_size, block_size=block_size, rng=rng)
                 counts[contender.name] = (batches or {}).get(contender.name) or _count(draw, turn_seconds)
                 if not contender.afresh:
                     opened[contender.name] = draw
@@ -116,8 +121,9 @@ def compare(
     return timings
 
 
-def check(name: str, draw: Draw, split: Split, *, batch_size: int, block_size: int, rng: np.random.Generator) -> None:
+def check(contender: Contender, draw: Draw, split: Split, *, batch_size: int, block_size: int, rng: np.random.Generator) -> None:
     """One batch of the contender's own order, and two of given starts where it takes them. Raises UnequalOutput."""
+    name = contender.name
     if (at := draw.at) is not None:
         last = split.num_tokens - block_size
         for edge in (0, last - 1):  # the first and the last start there are
@@ -138,7 +144,9 @@ def check(name: str, draw: Draw, split: Split, *, batch_size: int, block_size: i
     _same(f"{name}: y, one token later than x", y[:, :-1], x[:, 1:])
     for row in sorted({0, batch_size - 1}):
         ids = np.append(x[row], y[row, -1])
-        if not np.array_equal(ids, ids.astype(split.dtype)) or not _occurs(split, ids.astype(split.dtype)):
+        if not np.array_equal(ids, ids.astype(split.dtype)) or not _occurs(
+            split, ids.astype(split.dtype), joined=contender.joins
+        ):
             raise UnequalOutput(f"{name}: row {row}: expected a stretch of {split.where}, found ids that do not stand there")
 
 
@@ -149,17 +157,32 @@ def _same(what: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
         raise UnequalOutput(f"{what}: row {row}, column {column}: expected {expected[row, column]}, found {found[row, column]}")
 
 
-def _occurs(split: Split, ids: NDArray[Any]) -> bool:
-    """Whether these consecutive ids stand anywhere in the split (one piece at a time, pieces overlapping)."""
-    wanted, step = ids.tobytes(), 1 << 24
+def _occurs(split: Split, ids: NDArray[Any], *, joined: bool) -> bool:
+    """Whether these ids stand in the split in a row; joined: or are documents' pieces, each but the last up to its end."""
+    ends = split.document_ends() if joined else np.array([split.num_tokens])
+    while ids.size:
+        heads = range(HEAD if not joined else 1, HEAD + 1)  # a document may end within the first few ids
+        start = next((place for k in reversed(heads) if (place := _find(split, ids[:k])) is not None), None)
+        if start is None:
+            return False
+        count = min(ids.size, int(ends[np.searchsorted(ends, start, side="right")]) - start)
+        if not np.array_equal(split.read(start, count), ids[:count]):
+            return False
+        ids = ids[count:]
+    return True
+
+
+def _find(split: Split, ids: NDArray[Any]) -> int | None:
+    """The first token from which these ids stand in the split."""
+    wanted, step, size = ids.tobytes(), 1 << 24, split.dtype.itemsize
     for start in range(0, split.num_tokens, step):
         piece = split.read(start, min(step + ids.size, split.num_tokens - start)).tobytes()
         place = piece.find(wanted)
-        while place % split.dtype.itemsize and place >= 0:
+        while place >= 0 and place % size:
             place = piece.find(wanted, place + 1)
         if place >= 0:
-            return True
-    return False
+            return start + place // size
+    return None
 
 
 def _count(draw: Draw, turn_seconds: float) -> int:

@@ -1,0 +1,59 @@
+"""A corpus of random ids, in Ladle's format: one shard, so that every contender can map the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ladle.corpus import format
+from ladle.corpus.write import ShardWriter, write_file
+
+VOCAB = 50257  # GPT-2's
+DOCUMENT = 1000  # tokens, on average, of which the first SHORTEST are certain
+SHORTEST = 8
+DOCUMENTS = 1 << 12  # written at once
+
+
+def make(folder: Path, num_tokens: int, seed: int = 0) -> Path:
+    """Write a corpus of one split, "train", into a new folder and return its one .bin file.
+
+    The ids are uniform, so that eight of them stand at one place only; the documents' lengths are geometric, as random
+    borders make them. Raises OSError naming the file.
+    """
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    writer = ShardWriter(folder, "train-00000", VOCAB)
+    try:
+        while (left := num_tokens - writer.num_tokens) > 0:
+            lengths = SHORTEST + rng.geometric(1 / (DOCUMENT - SHORTEST), DOCUMENTS)
+            lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), left)) + 1]
+            lengths[-1] -= max(0, int(lengths.sum()) - left)
+            for ids in np.split(rng.integers(0, VOCAB, int(lengths.sum()), dtype=np.uint16), np.cumsum(lengths)[:-1]):
+                writer.write(ids)
+                writer.end_document(source=0, flags=0, byte=0, line=1)
+        shard = {**writer.finish(), "inputs": {"first": [0, 0], "end": [1, 0]}}
+    finally:
+        writer.close()
+    count, digest = write_file(folder / format.SOURCES, [format.canonical({"name": "random", "bytes": 0}) + b"\n"])
+    manifest = {
+        "format": format.FORMAT,
+        "version": format.VERSION,
+        "byte_order": "little",
+        "checksum": {"algorithm": "crc32", "block_bytes": format.BLOCK_BYTES},
+        "dtype": "uint16",
+        "vocab_size": VOCAB,
+        "end_of_text": None,
+        "tokenizer": None,
+        "splits": {"train": {key: shard[key] for key in ("tokens", "documents", "max_id")} | {"shards": [shard]}},
+        "streams": {},
+        "generations": [
+            {
+                "fingerprint": format.fingerprint(tokenizer_hash=None, dtype="uint16", splits={"train": [shard]}),
+                "shards": {"train": 1},
+            }
+        ],
+        "sources": {"count": 1, "bytes": count, "sha256": digest},
+    }
+    write_file(folder / format.MANIFEST, [format.readable(manifest)])
+    return folder / "train-00000.bin"
