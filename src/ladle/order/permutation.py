@@ -58,19 +58,19 @@ def epoch_key(seed: int, epoch: int) -> int:
 def mix64(value: U64) -> U64:
     """SplitMix64's finaliser (Steele, Lea and Flood 2014), in place on uint64 [...]; returns its argument."""
     scratch = np.empty_like(value)
-    np.right_shift(value, _30, scratch)
-    np.bitwise_xor(value, scratch, value)
+    np.right_shift(value, _30, out=scratch)
+    np.bitwise_xor(value, scratch, out=value)
     return _finish(value, scratch)
 
 
 def _finish(value: U64, scratch: U64) -> U64:
     """mix64 after its first shift, in place."""
-    np.multiply(value, _M1, value)
-    np.right_shift(value, _27, scratch)
-    np.bitwise_xor(value, scratch, value)
-    np.multiply(value, _M2, value)
-    np.right_shift(value, _31, scratch)
-    return np.bitwise_xor(value, scratch, value)
+    np.multiply(value, _M1, out=value)
+    np.right_shift(value, _27, out=scratch)
+    np.bitwise_xor(value, scratch, out=value)
+    np.multiply(value, _M2, out=value)
+    np.right_shift(value, _31, out=scratch)
+    return np.bitwise_xor(value, scratch, out=value)
 
 
 def _unmix64(value: U64) -> U64:
@@ -88,7 +88,7 @@ def counter_hash(index: ArrayLike, key: int | U64) -> U64:
     value = np.array(index).astype(np.uint64)  # a copy of our own
     value += np.uint64(1)
     value *= _G
-    return mix64(value + np.asarray(key, dtype=np.uint64))
+    return mix64(np.asarray(value + np.asarray(key, dtype=np.uint64)))
 
 
 def permute(index: ArrayLike, n: int | I64, key: int | U64, *, inverse: bool = False) -> I64:
@@ -179,32 +179,32 @@ def _network(image: U64, a: U64, b: U64, keys: U64, scratch: U64, *, inverse: bo
     """Six rounds over image (uint64 [k]), in place. scratch: uint64 [4, >= k]. NumPy's cost a pass is what counts here."""
     left, right, word, other = scratch[:, : image.size]
     wide = bool(a.max() > 2**30)
-    np.floor_divide(image, b, left)
-    np.multiply(left, b, word)
-    np.subtract(image, word, right)
+    np.floor_divide(image, b, out=left)
+    np.multiply(left, b, out=word)
+    np.subtract(image, word, out=right)
     for r in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
         source, target, modulus = (right, left, a) if r % 2 == 0 else (left, right, b)
         # Shift and xor are linear over xor: (v ^ k) ^ ((v ^ k) >> 30) is v ^ (v >> 30) with the key's part done ahead,
         # and v >> 30 is nothing below 2**30.
-        np.bitwise_xor(source, keys[r], word)
+        np.bitwise_xor(source, keys[r], out=word)
         if wide:
-            np.right_shift(source, _30, other)
-            np.bitwise_xor(word, other, word)
+            np.right_shift(source, _30, out=other)
+            np.bitwise_xor(word, other, out=word)
         _finish(word, other)
-        np.right_shift(word, _32, word)
-        np.multiply(word, modulus, word)
-        np.right_shift(word, _32, word)
+        np.right_shift(word, _32, out=word)
+        np.multiply(word, modulus, out=word)
+        np.right_shift(word, _32, out=word)
         # target and word are below the modulus: one wrap at most, and of the two candidates the wrong one is
         # enormous as an unsigned number.
         if inverse:
-            np.subtract(target, word, target)
-            np.add(target, modulus, other)
+            np.subtract(target, word, out=target)
+            np.add(target, modulus, out=other)
         else:
-            np.add(target, word, target)
-            np.subtract(target, modulus, other)
-        np.minimum(target, other, target)
-    np.multiply(left, b, image)
-    np.add(image, right, image)
+            np.add(target, word, out=target)
+            np.subtract(target, modulus, out=other)
+        np.minimum(target, other, out=target)
+    np.multiply(left, b, out=image)
+    np.add(image, right, out=image)
 
 
 # --- n <= 1024: the sort ---
