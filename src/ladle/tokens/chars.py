@@ -31,7 +31,7 @@ class Chars(Tokenizer):
         self.end_of_text = len(characters) if end_of_text else None
         self.vocab_size = len(characters) + end_of_text
         self.special = {END_OF_TEXT: len(characters)} if end_of_text else {}
-        self._ids = np.full(int(codes.max()) + 1 if len(codes) else 0, _UNSEEN, np.uint32)  # code point -> id
+        self._ids = np.full(int(codes.max(initial=0)) + 2, _UNSEEN, np.uint32)  # code point -> id
         self._ids[codes] = np.arange(len(codes), dtype=np.uint32)
 
     @classmethod
@@ -59,8 +59,7 @@ class Chars(Tokenizer):
 
     def _encode(self, text: str, start: int) -> np.ndarray:
         codes = _codes(text, start)
-        known = codes < len(self._ids)
-        ids = self._ids[codes] if known.all() else np.where(known, self._ids[np.where(known, codes, 0)], _UNSEEN)
+        ids = self._ids.take(codes, mode="clip")  # the last entry is nobody's
         unseen = ids == _UNSEEN
         if unseen.any():
             place = int(unseen.argmax())

@@ -8,12 +8,12 @@ PATTERNS that holds at these places, whatever stands around them:
    left ends at a non-space, which is still there.
 2. after a single newline between two non-spaces, the second not `/` (o200k lets `/` follow newlines in one match). The
    newline either ends a match of punctuation or is a match of its own, with the rest of the text or without it.
-3. between a letter and a common punctuation mark. Letters end there in each pattern, with no lookahead. The apostrophe
-   is no such mark ('s may belong to the word), and the letters are ASCII, Han, kana and hangul: letters in every
-   version of Unicode, so that no table of categories has a say.
+3. between a letter or a digit and a common punctuation mark. Letters and digits end there in each pattern, with no
+   lookahead. The apostrophe is no such mark ('s may belong to the word), and the letters are ASCII, Han, kana and hangul:
+   letters in every version of Unicode, so that no table of categories has a say.
 
 The tests try each rule against the unsplit encoding. A `\S` of Python is a non-space in Rust too (Python's class of
-spaces is the wider one). Lines, words and code hold such a place every few characters, and so does Chinese without spaces.
+spaces is the wider one). Prose and code hold such a place every few characters, and so does Chinese without spaces.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ _O200K = (
 )
 PATTERNS = frozenset((*_GPT2, *_CL100K, _O200K))
 
-_SAFE = re.compile(r"(?<=\S)(?= )|(?<=\S\n)(?=[^\s/])|(?<=[A-Za-z一-龥ぁ-ゖァ-ヺ가-힣])(?=[,.;:!?，。、；：！？])")
+_SAFE = re.compile(
+    r"(?<=\S)(?= )"
+    r"|(?<=\S\n)(?=[^\s/])"
+    r"|(?<=[A-Za-z0-9一-龥ぁ-ゖァ-ヺ가-힣])(?=[!-&(-/:-@[-`{-~，。、；：？！])"
+)
 _BEFORE_SPACE = re.compile(r"(?<=\S)(?= )")
 
 
