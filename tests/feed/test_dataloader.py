@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from multiprocessing.reduction import ForkingPickler
 
@@ -79,8 +80,8 @@ def test_item_i_starts_at_i_strides(num_tokens, max_length, stride):
         assert inputs.tolist() == list(range(start, start + max_length))
         assert targets.tolist() == list(range(start + 1, start + max_length + 1))
     whole = dataset.__getitems__(list(range(len(starts))))
-    assert whole.inputs[:, 0].tolist() == starts
-    assert whole.targets[:, -1].tolist() == [start + max_length for start in starts]
+    assert whole.tensors[0][:, 0].tolist() == starts
+    assert whole.tensors[1][:, -1].tolist() == [start + max_length for start in starts]
 
 
 def test_indices_behave_as_a_lists():
@@ -90,7 +91,7 @@ def test_indices_behave_as_a_lists():
     assert dataset[-1][0].tolist() == as_list[9][0].tolist() == [36, 37, 38, 39]
     assert dataset[-10][0].tolist() == as_list[0][0].tolist()
     assert dataset[np.int64(3)][0].tolist() == dataset[torch.tensor(3)][0].tolist() == [12, 13, 14, 15]
-    assert dataset.__getitems__([-1, 0]).inputs.tolist() == [[36, 37, 38, 39], [0, 1, 2, 3]]
+    assert dataset.__getitems__([-1, 0]).tensors[0].tolist() == [[36, 37, 38, 39], [0, 1, 2, 3]]
     for wrong in (10, -11):
         with pytest.raises(IndexError, match=rf"^window {wrong} of a dataset of 10$"):
             dataset[wrong]
@@ -239,6 +240,45 @@ def test_spawned_workers_change_no_batch():
         split(401), 4, 2, 2, seed=3, num_workers=2, multiprocessing_context="spawn", persistent_workers=True
     )
     assert epochs(loader, 2) == expected
+
+
+def test_workers_send_no_shared_memory_and_no_open_files():
+    """No /dev/shm to run out of, no file descriptor for every batch that is kept."""
+    for batch in ladle.create_dataloader(split(401), 4, 2, 2, num_workers=1):
+        assert isinstance(batch, list)
+        assert not any(part.is_shared() for part in batch)
+        assert [part.dtype for part in batch] == [torch.int64] * 2
+
+
+KEEP = """
+    import resource
+    import numpy as np
+    import ladle
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    if __name__ == "__main__":
+        split = ladle.from_ids(np.arange(4001))
+        loader = ladle.create_dataloader(split, 4, 4, 4, num_workers=2, persistent_workers=True)
+        kept = [batch for epoch in range(20) for batch in loader]
+        assert len(kept) == 5000
+        for batch in loader:
+            break  # and leave, with the workers at work
+        print("left")
+"""
+
+
+@pytest.mark.slow
+def test_many_epochs_every_batch_kept_and_leaving_early_end_in_peace():
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(KEEP)]
+    begin = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+    assert time.monotonic() - begin < 45
+
+
+def test_without_torch_the_missing_extra_is_named():
+    code = "import sys; sys.modules['torch'] = None\nimport ladle\ntry: ladle.create_dataloader\nexcept ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "create_dataloader needs the package 'torch', which is not installed; pip install 'ladle[torch]'\n"
 
 
 # --- other arguments of DataLoader ---
