@@ -6,9 +6,10 @@ import codecs
 import hashlib
 import os
 import stat
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from ladle.errors import ClosedError, ConfigError, TextError
 
@@ -46,7 +47,7 @@ class Pieces:
         self._errors = encoding_errors
         self._hash = hashlib.blake2b(digest_size=16)
         self._done = False
-        self._file: BinaryIO | None = _open(path)
+        self._file: FileIO | None = _open(path)
         try:
             self._held = self._read(3)
         except BaseException:
@@ -130,7 +131,7 @@ class Pieces:
         self.close()
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> FileIO:
     """Open a regular file. A pipe that took its place is refused, not waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -139,4 +140,4 @@ def _open(path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise TextError(f"{path}: expected a regular file, found something else")
-    return os.fdopen(descriptor, "rb")
+    return os.fdopen(descriptor, "rb", buffering=0)
