@@ -119,6 +119,8 @@ def plan(survey: Survey, options: Options) -> Plan:
     if len(documents) == 1:
         only = int(documents[0])
         characters = int(survey.characters[only])
+        if characters < 2:
+            return Plan(survey=survey, options=options, tasks=tasks)
         cut = int(characters * (1 - options.val_fraction))
         return Plan(survey=survey, options=options, tasks=tasks, border=only, cut=max(1, min(cut, characters - 1)))
     before = np.cumsum(survey.text_bytes[documents])

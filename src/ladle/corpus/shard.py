@@ -147,20 +147,22 @@ class FileShard:
         bits = self._checked[blocks >> 3] >> (blocks & 7).astype(np.uint8)
         if np.bitwise_and.reduce(bits, axis=None) & 1:
             return
-        for block in sorted(set(blocks[(bits & 1) == 0].tolist())):
-            self._check_block(now, block)
-            self._checked[block >> 3] |= np.uint8(1 << (block & 7))
+        todo = np.array(sorted(set(blocks[(bits & 1) == 0].tolist())), np.int64)
+        self._check_blocks(now.file, now.sums, todo)
+        np.bitwise_or.at(self._checked, todo >> 3, np.left_shift(1, todo & 7).astype(np.uint8))
 
-    def _check_block(self, now: _Map, block: int) -> None:
-        offset = block << format.BLOCK_SHIFT
-        found = zlib.crc32(memoryview(now.file)[offset : min(offset + format.BLOCK_BYTES, self.num_bytes)])
-        if now.sums is not None and found != (expected := int(now.sums[block])):
+    def _check_blocks(self, file: mmap.mmap, sums: npt.NDArray[np.uint32], blocks: npt.NDArray[np.int64]) -> None:
+        """blocks: int64 [k], ascending. Raises FormatError for the first that is not as it was written."""
+        content, size, crc32 = memoryview(file)[: self.num_bytes], format.BLOCK_BYTES, zlib.crc32
+        found = np.array([crc32(content[at : at + size]) for at in (blocks << format.BLOCK_SHIFT).tolist()], np.uint32)
+        for wrong in np.flatnonzero(found != sums[blocks])[:1].tolist():
+            block = int(blocks[wrong])
             raise FormatError(
                 self.path,
-                offset,
+                block << format.BLOCK_SHIFT,
                 f"CRC-32 of block {block}",
-                f"{expected:08x}",
-                f"{found:08x}",
+                f"{int(sums[block]):08x}",
+                f"{int(found[wrong]):08x}",
                 "the file was damaged since it was prepared; `ladle verify` lists every fault",
             )
 
