@@ -112,6 +112,10 @@ def test_as_json_values():
 # --- one token ---
 
 
+def test_columns_are_a_terminals():
+    assert [columns_of(text) for text in ("", "a", "世", "😀", "e\u0301", "か\u3099", "ａ", "é")] == [0, 1, 2, 2, 1, 2, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("token", "shown"),
     [
@@ -132,6 +136,7 @@ def test_as_json_values():
         ("\u0301e".encode(), r"\u0301e"),
         (" \u0301".encode(), r"␣\u0301"),
         ("☁\ufe0f".encode(), r"☁\ufe0f"),
+        ("か\u3099".encode(), "か\u3099"),
         ("世界".encode(), "世界"),
         (b"", ""),
     ],

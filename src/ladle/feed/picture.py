@@ -147,14 +147,8 @@ def _whole(token: bytes) -> str | None:
 
 def columns_of(text: str) -> int:
     """Columns of a terminal that a text takes: two for wide characters, none for marks on a letter."""
-    return sum(
-        0
-        if unicodedata.category(character) in {"Mn", "Me"}
-        else 2
-        if unicodedata.east_asian_width(character) in {"W", "F"}
-        else 1
-        for character in text
-    )
+    letters = [character for character in text if unicodedata.category(character) not in {"Mn", "Me"}]
+    return len(letters) + sum(unicodedata.east_asian_width(letter) in {"W", "F"} for letter in letters)
 
 
 def pad(text: str, columns: int) -> str:
