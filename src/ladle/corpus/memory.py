@@ -24,8 +24,8 @@ WHERE = "memory"
 def from_ids(array: npt.ArrayLike, vocab_size: int | None = None, document_ends: npt.ArrayLike | None = None) -> Split:
     """A split over ids already at hand.
 
-    array: integers [N], N >= 1. It is not copied when it is uint16 or uint32 in this machine's byte order and the vocabulary
-    fits, and must then not be changed while the split is in use; anything else is converted once.
+    array: integers [N], N >= 1. It is not copied when it is uint16 or uint32, contiguous, in this machine's byte order, and
+    the vocabulary fits; it must then not be changed while the split is in use. Anything else is converted once.
     vocab_size: every id must be below it; it decides the dtype (uint16 up to 65 536). Without it the array's own dtype is
     kept, or the largest id decides. document_ends: integers [D], ascending, the last equal to N.
     Raises ConfigError for an array that is not 1-D, not of integers or empty; TokenError naming the first id that is negative
@@ -51,7 +51,7 @@ def from_ids(array: npt.ArrayLike, vocab_size: int | None = None, document_ends:
         dtype = format.TOKEN_DTYPES[ids.dtype.name]
     else:
         dtype = format.TOKEN_DTYPES[format.dtype_name(max_id + 1 if vocab_size is None else vocab_size)]
-    return _split(ids.astype(dtype, copy=False), vocab_size, max_id, None, document_ends)
+    return _split(ids.astype(dtype, order="C", copy=False), vocab_size, max_id, None, document_ends)
 
 
 def from_text(

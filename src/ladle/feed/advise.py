@@ -1,89 +1,93 @@
 """What to tell the kernel about mapped files: read ahead what is coming, let go of what is past.
 
-Cold files: the coming windows are known, so the kernel is asked for them a few batches ahead. It costs up to half a
-millisecond a batch on warm pages, so it is done only while the process really reads from disk. Resident pages: a map
-that has been read everywhere counts as the process's memory up to the file's size; above a bound they are given back.
+Cold files: the coming rows are known, so the kernel is asked for them a few batches ahead. On warm pages that would cost
+up to half a millisecond a batch for nothing, so it is done only while this thread really reads from storage. Rows that
+lie one after the other are left to the kernel's own readahead, which is as fast (measured: docs/benchmarks.md).
+Resident pages: a map that has been read everywhere counts as the process's memory up to the file's size; above a bound
+the pages are given back, and stay in the page cache.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from typing import Protocol
+from collections.abc import Callable
 
 from ladle.corpus.split import Split
 from ladle.feed.gather import by_shard
 from ladle.order.permutation import I64
 
-CHECK_EVERY = 16  # batches between two looks at the counters
 BATCHES_AHEAD = 4
+LOOK_EVERY = 16  # batches between two looks at the counters, or fewer where batches are large
+FAULT_AROUND = 65536  # bytes that become resident with a page
 _PAGE = resource.getpagesize()
 
 
-class Wanted(Protocol):
-    """Token indices where the rows of a coming batch start."""
-
-    def __call__(self, batches_ahead: int) -> I64 | None: ...
-
-
 class Advisor:
-    """Decides, batch by batch, whether to advise the kernel. One a producer; not shared between threads."""
+    """Decides, batch by batch, whether to advise the kernel. One a producer; not shared between threads.
 
-    def __init__(self, split: Split, row_tokens: int, max_mapped: int | None, *, shuffled: bool) -> None:
-        """row_tokens: tokens a row reads. max_mapped: bytes of resident mapped pages, None for the default."""
-        self._split, self._row_tokens = split, row_tokens
+    rows: this rank's rows of a batch; row_tokens: tokens that a row reads. stride: rows of the stream from one batch to
+    the next (B). max_mapped: bytes of mapped pages that may be resident, None for the default. scattered: whether
+    neighbouring rows lie apart.
+    """
+
+    def __init__(self, split: Split, *, rows: int, row_tokens: int, stride: int, max_mapped: int | None, scattered: bool) -> None:
+        self._split, self._row_tokens, self._stride = split, row_tokens, stride
         self._max_mapped = default_max_mapped() if max_mapped is None else max_mapped
-        self._shuffled = shuffled
-        self._batches = 0
-        self._advised = 0  # batches, from the current one, that the kernel knows of already
-        self._reading = True
-        self._bytes_read = bytes_read()
-        self._faults = major_faults()
+        touched = rows * (row_tokens * split.dtype.itemsize + FAULT_AROUND)  # bytes a batch may make resident
+        self._every = min(max(self._max_mapped // 8 // touched, 1), LOOK_EVERY)
+        self._until_look = 0
+        self._scattered = self._advising = scattered
+        self._told = 0  # the kernel knows of the rows below this one
+        self._next = -1  # where the next batch begins, if it follows this one
+        self._bytes_read: int | None = None
+        self._faults: int | None = None
         self._floor = mapped_bytes()
-        if shuffled:
+        if scattered:
             for shard in split.shards:
                 shard.advise_random()
 
-    def before(self, wanted: Wanted) -> None:
-        """Called before each batch is gathered."""
-        if self._batches % CHECK_EVERY == 0:
+    def before(self, first_row: int, starts: Callable[[int], I64]) -> None:
+        """To be called before the batch at `first_row` is gathered. starts(row): where this rank's rows begin, in tokens, in
+        the batch at `row`."""
+        if self._until_look == 0:
             self._look()
-        self._batches += 1
-        self._advised = max(self._advised - 1, 0)
-        if not (self._reading and self._shuffled):
-            self._advised = 0
+            self._until_look = self._every
+        self._until_look -= 1
+        if not self._advising:
             return
-        while self._advised <= BATCHES_AHEAD:
-            starts = wanted(self._advised)
-            if starts is None:
-                break
-            for shard, inside in by_shard(self._split, starts):
+        if first_row != self._next or self._told < first_row:
+            self._told = first_row
+        self._next = first_row + self._stride
+        while self._told <= first_row + BATCHES_AHEAD * self._stride:
+            wanted = starts(self._told)
+            for shard, _, inside in by_shard(self._split, wanted[wanted < self._split.num_tokens]):
                 self._split.shards[shard].advise_willneed(inside, self._row_tokens)
-            self._advised += 1
-
-    def jump(self) -> None:
-        """The next batch does not follow the last one."""
-        self._advised = 0
+            self._told += self._stride
 
     def _look(self) -> None:
-        if self._batches:
-            if self._reading:
-                now = bytes_read()
-                self._reading = now != self._bytes_read
-                self._bytes_read = now
+        """Advise on only while it fetches something; begin again when the thread has waited for storage."""
+        if self._scattered:
+            faults, before = major_faults(), self._faults
+            self._faults = faults
+            if self._advising:
+                read, last = bytes_read(), self._bytes_read
+                self._bytes_read = read
+                self._advising = read != last
             else:
-                self._reading = major_faults() != self._faults
-            self._faults = major_faults()
-        if mapped_bytes() - self._floor > self._max_mapped:
+                self._advising = faults != before
+        resident = mapped_bytes()
+        self._floor = min(self._floor, resident)
+        if resident - self._floor > self._max_mapped:
             for shard in self._split.shards:
                 shard.drop()
             self._floor = mapped_bytes()
 
 
 def bytes_read() -> int:
-    """Bytes this process has fetched from storage so far; 0 where the system does not say."""
+    """Bytes this thread has fetched from storage so far; 0 where the system does not say."""
     try:
-        with open("/proc/self/io", "rb") as file:
+        with open("/proc/thread-self/io", "rb") as file:
             for line in file:
                 if line.startswith(b"read_bytes:"):
                     return int(line.split()[1])
@@ -110,10 +114,10 @@ def mapped_bytes() -> int:
 def default_max_mapped() -> int:
     """4 GiB, or a quarter of the memory that this process may use if that is less. In bytes."""
     memory = os.sysconf("SC_PHYS_PAGES") * _PAGE
-    try:
-        with open("/sys/fs/cgroup/memory.max", "rb") as file:
-            limit = file.read().strip()
-        memory = min(memory, int(limit)) if limit != b"max" else memory
-    except OSError:
-        pass
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(limit, "rb") as file:
+                memory = min(memory, int(file.read()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
     return min(4 * 2**30, memory // 4)

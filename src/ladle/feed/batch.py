@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from ladle.feed.state import FeedState
 from ladle.order.permutation import I64
 
 DIGEST_MODULUS = 2**64
+
+Arrival = Callable[[], Any]  # gives what unpacks to x and y, in the thread that will use them
 
 
 class Batch:
@@ -21,34 +23,43 @@ class Batch:
     not count. They are the user's own: nothing writes into them again.
     position: slots handed out before this batch, all ranks together; next_position: after it.
     num_targets: targets that count in the global batch, over all ranks.
-    rows: numbers of this rank's rows in the stream (a range). starts: int64 (rows,), the token index in the split of
-    each row's first input.
+    rows: numbers of this rank's rows in the stream (a range). starts: int64 (rows,), read-only, the token index in the
+    split of each row's first input.
     """
 
-    __slots__ = ("_digest", "_state", "next_position", "num_targets", "position", "rows", "starts", "x", "y")
+    __slots__ = ("_arrival", "_digest", "_stream", "next_position", "num_targets", "position", "rows", "starts", "x", "y")
 
     def __init__(
         self,
-        x: Any,
-        y: Any,
+        arrival: Arrival,
         *,
         position: int,
         next_position: int,
         num_targets: int,
         rows: range,
         starts: I64,
-        state: FeedState,
+        stream: FeedState,
     ) -> None:
-        self.x, self.y = x, y
+        """arrival: gives x and y once `arrive` is called. stream: a state of the feed, at any position."""
+        self._arrival: Arrival | None = arrival
+        self.x: Any = None
+        self.y: Any = None
         self.position, self.next_position = position, next_position
         self.num_targets = num_targets
-        self.rows, self.starts, self._state = rows, starts, state
+        self.rows, self.starts, self._stream = rows, starts, stream
         self._digest: int | None = None
+
+    def arrive(self) -> Self:
+        """Take x and y over, in the thread that will use them; the feed does it before it hands the batch out."""
+        if self._arrival is not None:
+            self.x, self.y = self._arrival()
+            self._arrival = None
+        return self
 
     @property
     def state(self) -> dict[str, object]:
         """The feed's state_dict() once this batch has been received: what to save with the step it trained."""
-        return self._state.to_dict()
+        return self._stream.at(self.next_position).to_dict()
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.y))
@@ -57,11 +68,11 @@ class Batch:
     def digest(self) -> int:
         """The sum of the row digests mod 2**64, so that the digests of all ranks add up to the global batch's.
 
-        A row's digest is the first 8 bytes, little-endian, of BLAKE2b over (row number as uint64, x as uint32,
-        y as int32), all little-endian. Computed when first asked for.
+        A row's digest is the first 8 bytes, little-endian, of BLAKE2b (digest size 8) over row number as uint64, x as
+        uint32 and y as int32, all little-endian. Computed when first asked for: ask before writing into x or y.
         """
         if self._digest is None:
-            x, y = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in (self.x, self.y))
+            x, y = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in self)
             total = 0
             for row, inputs, targets in zip(self.rows, x.astype("<u4"), y.astype("<i4"), strict=True):
                 hashed = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)

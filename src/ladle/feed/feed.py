@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -13,12 +12,14 @@ from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
 from ladle.errors import ClosedError, ConfigError, MissingExtra
-from ladle.feed.batch import Batch
+from ladle.feed.arguments import integer
+from ladle.feed.batch import Arrival, Batch
 from ladle.feed.prefetch import Prefetcher
 from ladle.feed.producer import Producer, Shape, Ticket
 from ladle.feed.provenance import Span, spans
+from ladle.feed.ranks import topology
 from ladle.feed.state import FeedState, recipe_hash, recipe_json
-from ladle.order.permutation import ORDER_VERSION
+from ladle.order.permutation import LARGEST, ORDER_VERSION
 from ladle.order.stream import Kind, Order
 from ladle.rows.windows import Tail, Windows
 
@@ -79,11 +80,16 @@ class Feed:
         if not isinstance(source, Split):
             found = type(source).__name__  # type: ignore[unreachable]
             raise ConfigError(f"source: expected a split, found {found}; use ladle.open(path)['train'] or ladle.from_ids(array)")
-        _at_least(0, prefetch=prefetch, max_mapped=max_mapped)
-        _at_least(1, batch_size=batch_size, block_size=block_size, window=window, epochs=epochs, total_tokens=total_tokens)
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-            raise ConfigError(f"seed: expected an integer, found {seed!r}")
-        seed, window = int(seed), window or block_size
+        batch_size = integer("batch_size", batch_size, 1)
+        block_size = integer("block_size", block_size, 1)
+        seed = integer("seed", seed, -(2**63), 2**64)
+        window = block_size if window is None else integer("window", window, 1)
+        stride = None if stride is None or stride == window else integer("stride", stride)
+        shuffle_block = None if shuffle_block is None else integer("shuffle_block", shuffle_block)
+        ignore_index = integer("ignore_index", ignore_index, -(2**31), 2**31)
+        prefetch = integer("prefetch", prefetch, 0)
+        max_mapped = None if max_mapped is None else integer("max_mapped", max_mapped, 0)
+        self._topology = rank, world_size
         rank, world_size = topology(rank, world_size)
         if world_size > batch_size:
             raise ConfigError(f"batch_size: expected at least a row for each of {world_size} ranks, found {batch_size} rows")
@@ -92,20 +98,21 @@ class Feed:
         self.windows = Windows(
             num_tokens=source.num_tokens,
             window=window,
-            stride=None if stride == window else stride,
+            stride=stride,
             tail=tail,
             epoch_offset=epoch_offset,
             seed=seed,
             score=score,
             where=source.where,
         )
-        n = self.windows.targets - window + 1 if order == "random" else self.windows.count
-        if order == "random" and (n < 1 or epochs is not None):
-            raise ConfigError("order='random' has no epochs and pads nothing; use total_tokens= and a smaller block_size")
+        n = self.windows.count
+        if order == "random":
+            _only_windows(stride=stride, tail=tail, epoch_offset=epoch_offset, score=score, epochs=epochs)
+            n = self.windows.targets - window + 1
         self.order = Order(kind=order, n=n, seed=seed, shuffle_block=shuffle_block)
         settings: dict[str, object] = {
             "order": order,
-            "stride": self.windows.stride,
+            "stride": stride,
             "tail": tail,
             "epoch_offset": epoch_offset,
             "shuffle_block": shuffle_block,
@@ -116,10 +123,11 @@ class Feed:
             "corpus": source.fingerprint,
         }
         self.recipe = recipe_hash(recipe_json(settings, DEFAULTS))
-        self._state = FeedState(recipe=self.recipe, corpus=source.fingerprint, seed=seed, window=window, position=0)
-        ends = [] if epochs is None else [epochs * self.slots_per_epoch]
-        ends += [] if total_tokens is None else [total_tokens]
-        self._end = min(ends, default=None)
+        self._stream = FeedState(recipe=self.recipe, corpus=source.fingerprint, seed=seed, window=window, position=0)
+        self._position = 0
+        ends = [] if epochs is None else [integer("epochs", epochs, 1) * self.slots_per_epoch]
+        ends += [] if total_tokens is None else [integer("total_tokens", total_tokens, 1)]
+        self._end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
         send, self._close_device = _sender(framework, device)
 
         def producer(*, advise: bool) -> Producer:
@@ -129,30 +137,22 @@ class Feed:
                 self.windows,
                 self.shape,
                 ignore_index=ignore_index,
-                state=self._state,
+                stream=self._stream,
                 send=send,
                 max_mapped=max_mapped,
                 advise=advise,
             )
 
         self._look, self._walk = producer(advise=False), producer(advise=True)
-        self._prefetcher: Prefetcher[Ticket, Batch] | None = None
-        if prefetch:
-            shape = self.shape
-
-            def following(ticket: Ticket) -> Ticket | None:
-                after = ticket.next_position(shape)
-                return None if after == ticket.limit else Ticket(after, ticket.limit)
-
-            self._prefetcher = Prefetcher(self._walk, following, prefetch)
-        self._closed = False
+        self._prefetcher = Prefetcher(self._walk, partial(_following, self.shape), prefetch) if prefetch else None
+        self._begun = self._closed = False
 
     # --- the walk ---
 
     @property
     def position(self) -> int:
         """Slots received so far, all ranks together."""
-        return self._state.position
+        return self._position
 
     @property
     def slots_per_epoch(self) -> int:
@@ -167,11 +167,15 @@ class Feed:
         return -(-self.slots_per_epoch // self.shape.slots)
 
     def __len__(self) -> int:
-        """Batches from position 0 to the end of a finite feed."""
+        """Batches from position 0 to the end of a finite feed. Raises TypeError for an endless one."""
         if self._end is None:
             hint = "" if self.order.kind == "random" else f" (feed.batches_per_epoch is {self.batches_per_epoch})"
             raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it{hint}")
         return (self._end + self.shape.slots - 1) // self.shape.slots
+
+    def __bool__(self) -> bool:
+        """True: asking whether there is a feed is no question about its length."""
+        return True
 
     def __iter__(self) -> Self:
         return self
@@ -179,59 +183,73 @@ class Feed:
     def __next__(self) -> Batch:
         return self._take(self._end)
 
-    def _take(self, limit: int | None) -> Batch:
-        self._check_open()
-        ticket = Ticket(self.position, limit)
-        if limit is not None and ticket.position >= limit:
-            raise StopIteration
-        batch = self._prefetcher.take(ticket) if self._prefetcher is not None else self._walk(ticket)
-        self._move(batch.next_position)
-        return batch
-
     def epoch(self) -> Iterator[Batch]:
         """Batches up to the next epoch's border, at fixed shape: rows past it are wholly masked. Then the feed stands at it."""
-        border = (self.position // self.slots_per_epoch + 1) * self.slots_per_epoch
+        self._check_open()
+        return self._until_border(self.slots_per_epoch)
+
+    def _until_border(self, slots: int) -> Iterator[Batch]:
+        border = (self._position // slots + 1) * slots
         limit = border if self._end is None else min(border, self._end)
-        while self.position < limit:
+        while self._position < limit:
             yield self._take(limit)
+
+    def _take(self, limit: int | None) -> Batch:
+        self._check_open()
+        if not self._begun:
+            self._begin()
+        ticket = Ticket(self._position, limit)
+        if limit is not None and ticket.position >= limit:
+            raise StopIteration
+        batch = (self._walk(ticket) if self._prefetcher is None else self._prefetcher.take(ticket)).arrive()
+        self._position = batch.next_position
+        return batch
+
+    def _begin(self) -> None:
+        """Before the first batch: torch.distributed may have been initialised since this feed was made."""
+        now, mine = topology(*self._topology), (self.shape.rank, self.shape.world_size)
+        if now != mine:
+            raise ConfigError(
+                f"rank, world_size: this feed was made as {mine}, and torch.distributed now says {now}; "
+                f"make the feed after init_process_group, or pass rank= and world_size="
+            )
+        self._begun = True
 
     # --- looking, without moving ---
 
     def at(self, position: int) -> Batch:
         """The batch that begins at this position (slots). A pure function: nothing moves."""
         self._check_open()
-        if isinstance(position, bool) or not hasattr(position, "__index__") or not 0 <= int(position) < 2**62:
-            raise ConfigError(f"position: expected 0 to 2**62 slots, found {position!r}")
-        if self._end is not None and position >= self._end:
-            raise IndexError(f"position: expected below the feed's end at {self._end} slots, found {position}")
-        return self._look(Ticket(int(position), self._end))
+        place = integer("position", position, 0)
+        if self._end is not None and place >= self._end:
+            raise IndexError(f"position: expected below the feed's end at {self._end} slots, found {place}")
+        return self._look(Ticket(place, self._end)).arrive()
 
     def __getitem__(self, step: int) -> Batch:
-        """Batch number `step` counted from position 0 at this batch and block size."""
-        if isinstance(step, bool) or not hasattr(step, "__index__"):
-            raise ConfigError(f"step: expected an integer, found {step!r}; a feed has no slices")
-        number = int(step)
-        if number < 0:
-            if self._end is None:
-                raise ConfigError(f"step: expected >= 0 (the feed is endless), found {number}")
-            number += len(self)
-        if self._end is not None and not 0 <= number < len(self):
-            raise IndexError(f"step: expected 0 to {len(self) - 1}, found {step}")
-        return self.at(number * self.shape.slots)
+        """Batch number `step` counted from position 0 at this batch and block size; negative from the end of a finite feed."""
+        return self.at(self._step(step) * self.shape.slots)
 
     def where(self, step: int, row: int) -> list[Span]:
         """The documents in a row of the global batch number `step`, in order, with their provenance."""
         B, T = self.shape.batch_size, self.shape.block_size
-        if not 0 <= row < B:
-            raise ConfigError(f"row: expected 0 to {B - 1}, found {row}")
-        whole = self._look.rows(step * B, B)
-        return spans(self.source, int(whole.start[row]), T + 1)
+        place, first = integer("row", row, 0, B), self._step(step) * B
+        return spans(self.source, int(self._look.rows(first, B).start[place]), T + 1)
+
+    def _step(self, step: int) -> int:
+        """The number of a batch, from 0. Raises IndexError outside a finite feed, ConfigError where none could be."""
+        if self._end is None:
+            return integer("step", step, 0, LARGEST // self.shape.slots)
+        number = integer("step", step, -LARGEST)
+        place = number + len(self) if number < 0 else number
+        if not 0 <= place < len(self):
+            raise IndexError(f"step: expected {-len(self)} to {len(self) - 1} in a feed of {len(self)} batches, found {number}")
+        return place
 
     # --- state ---
 
     def state_dict(self) -> dict[str, object]:
         """Where the consumer stands: plain JSON values, under 400 bytes, the same on every rank."""
-        return self._state.to_dict()
+        return self._stream.at(self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a saved state, also under another batch size, block size, rank or prefetch depth.
@@ -239,10 +257,7 @@ class Feed:
         Takes effect at once, before or after iteration has begun. Raises StateError if it belongs to another stream.
         """
         self._check_open()
-        self._move(self._state.position_from(state))
-
-    def _move(self, position: int) -> None:
-        self._state = replace(self._state, position=position)
+        self._position = self._stream.position_from(state)
 
     # --- lifetime ---
 
@@ -269,45 +284,45 @@ class Feed:
         return f"Feed({self.source.where}, batch_size={B}, block_size={T}, order={self.order.kind!r}, position={self.position})"
 
 
-def _at_least(least: int, **values: int | None) -> None:
-    for name, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < 2**62:
-            raise ConfigError(f"{name}: expected an integer >= {least}, found {value!r}")
+def _only_windows(**settings: object) -> None:
+    """Raise ConfigError for a setting that only epochs of windows have."""
+    none: dict[str, object] = {**DEFAULTS, "epochs": None}
+    for name, value in settings.items():
+        if value != none[name]:
+            raise ConfigError(
+                f"{name}: expected {none[name]!r} with order='random', found {value!r}: independent windows have no epochs, no "
+                f"neighbours and no tail (total_tokens= ends such a feed)"
+            )
 
 
-def topology(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """(rank, world size): as given, else torch.distributed's where it is initialised, else (0, 1)."""
-    distributed = sys.modules.get("torch.distributed")
-    running = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    known = (distributed.get_rank(), distributed.get_world_size()) if distributed is not None and running else None
-    if rank is None and world_size is None:
-        return known or (0, 1)
-    if rank is None or world_size is None:
-        raise ConfigError(f"rank and world_size go together: found rank={rank}, world_size={world_size}")
-    _at_least(0, rank=rank)
-    _at_least(1, world_size=world_size)
-    if rank >= world_size:
-        raise ConfigError(f"rank: expected 0 to {world_size - 1} in a world of {world_size}, found {rank}")
-    if known is not None and known[1] > 1 and known != (rank, world_size):
-        raise ConfigError(f"rank, world_size: expected torch.distributed's {known}, found {(rank, world_size)}")
-    return int(rank), int(world_size)
+def _following(shape: Shape, ticket: Ticket) -> Ticket | None:
+    after = ticket.next_position(shape)
+    return None if after == ticket.limit else Ticket(after, ticket.limit)
 
 
-def _sender(framework: str, device: Any) -> tuple[Callable[[NDArray[np.int64]], Any], Callable[[], None]]:
-    """(what takes an int64 block (2, rows, T) to the device, what frees it)."""
+def _sender(framework: str, device: Any) -> tuple[Callable[[NDArray[np.int64]], Arrival], Callable[[], None]]:
+    """(what begins to take an int64 block (2, rows, T) to the device, what frees the device's buffers)."""
     if framework == "numpy":
         if device is not None:
             raise ConfigError(f"device: expected None with framework='numpy', found {device!r}")
-        return (lambda block: block), (lambda: None)
+        return _pair, _nothing
     if framework != "torch":
         raise ConfigError(f"framework: expected 'torch' or 'numpy', found {framework!r}")
     try:
-        import torch  # noqa: F401
+        from torch import from_numpy
     except ImportError as error:
         raise MissingExtra("a feed with framework='torch' (there is framework='numpy')", "torch", "torch") from error
     from ladle.feed.torch import Mover
 
     mover = Mover("cpu" if device is None else device)
-    return mover, mover.close
+    if mover.device.type == "cpu":
+        return (lambda block: lambda: (from_numpy(block[0]), from_numpy(block[1]))), _nothing
+    return mover.send, mover.close
+
+
+def _pair(block: NDArray[np.int64]) -> Arrival:
+    return lambda: (block[0], block[1])
+
+
+def _nothing() -> None:
+    pass

@@ -6,6 +6,7 @@ array, so that NumPy's fancy index copies each row by one memcpy; two passes the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ Tokens = NDArray[Any]  # uint16 or uint32
 def gather(split: Split, starts: I64, block_size: int) -> NDArray[np.int64]:
     """x and y of the rows that start at these tokens.
 
-    starts: int64 [rows], contiguous, each in [0, N - 1). Returns int64 (2, rows, T), freshly owned: block[0] is x,
-    block[1] is y, one token later; each contiguous, sharing no element. Tokens past the split's end are 0.
+    starts: int64 [rows], at least one, none negative. Returns int64 (2, rows, T), freshly owned: block[0] is x, block[1]
+    is y, one token later; each contiguous, sharing no element. Tokens past the split's end are 0.
     Raises FormatError where a block's checksum is wrong, TokenError where an id is outside a known vocabulary.
     Cost: the file's bytes once, and 16 bytes written a target.
     """
@@ -35,21 +36,29 @@ def gather(split: Split, starts: I64, block_size: int) -> NDArray[np.int64]:
 
 def read_rows(split: Split, starts: I64, length: int) -> Tokens:
     """Rows of `length` tokens in the file's dtype, [rows, length], freshly owned; stitched where shards meet."""
-    bases = split.bases
-    if len(bases) == 2 and starts.size and int(starts.max()) + length <= int(bases[1]):
+    if len(split.shards) == 1 and int(starts.max()) + length <= split.num_tokens:
         return _from_shard(split, 0, starts, length)
     rows = np.empty((starts.size, length), dtype=split.dtype)
-    shard_of = np.searchsorted(bases, starts, side="right") - 1
-    whole = starts + length <= bases[shard_of + 1]
-    for shard in np.unique(shard_of[whole]).tolist():
-        chosen = np.flatnonzero(whole & (shard_of == shard))
-        rows[chosen] = _from_shard(split, shard, starts[chosen] - bases[shard], length)
-    for row in np.flatnonzero(~whole).tolist():
-        start = int(starts[row])
-        known = min(length, int(bases[-1]) - start)
-        rows[row, :known] = split.read(start, known)
-        rows[row, known:] = 0
+    for shard, chosen, inside in by_shard(split, starts):
+        fits = inside + length <= split.shards[shard].num_tokens
+        if fits.any():
+            rows[chosen[fits]] = _from_shard(split, shard, inside[fits], length)
+        for row in chosen[~fits].tolist():
+            start = int(starts[row])
+            known = min(max(split.num_tokens - start, 0), length)
+            rows[row, :known] = split.read(start, known) if known else 0
+            rows[row, known:] = 0
     return rows
+
+
+def by_shard(split: Split, starts: I64) -> Iterator[tuple[int, I64, I64]]:
+    """(shard, which of the starts lie in it, and where within it), shard after shard. Starts past the end: the last."""
+    shard_of = np.searchsorted(split.bases[1:-1], starts, side="right")
+    order = np.argsort(shard_of, kind="stable")
+    for chosen in np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1):
+        if chosen.size:
+            shard = int(shard_of[chosen[0]])
+            yield shard, chosen, starts[chosen] - split.bases[shard]
 
 
 def _from_shard(split: Split, shard: int, starts: I64, length: int) -> Tokens:
@@ -60,11 +69,3 @@ def _from_shard(split: Split, shard: int, starts: I64, length: int) -> Tokens:
     row = np.dtype((np.void, length * tokens.itemsize))
     rows = np.ndarray((tokens.size - length + 1,), row, buffer=tokens, strides=(tokens.itemsize,))
     return rows[starts].view(tokens.dtype).reshape(starts.size, length)
-
-
-def by_shard(split: Split, starts: I64) -> list[tuple[int, I64]]:
-    """The starts of each shard, as tokens within it: [(shard, int64 [k])]."""
-    if len(split.shards) == 1:
-        return [(0, starts)]
-    shard_of = np.searchsorted(split.bases, starts, side="right") - 1
-    return [(shard, starts[shard_of == shard] - split.bases[shard]) for shard in np.unique(shard_of).tolist()]

@@ -9,8 +9,10 @@ from typing import Any, Literal, Self
 
 from ladle.corpus.corpus import Corpus
 from ladle.corpus.open import open as open_corpus
-from ladle.errors import ClosedError, ConfigError, StateError
-from ladle.feed.feed import Feed, topology
+from ladle.errors import ClosedError, LadleError, StateError
+from ladle.feed.arguments import integer
+from ladle.feed.feed import Feed
+from ladle.feed.ranks import topology
 
 
 def get_batch(
@@ -72,22 +74,20 @@ class GetBatch:
         framework: Literal["torch", "numpy"],
         prefetch: int | None,
     ) -> None:
-        self._rank, self._world_size = topology(rank, world_size)
-        if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__") or int(batch_size) < 1:
-            raise ConfigError(f"batch_size: expected an integer >= 1, found {batch_size!r}")
+        self._rank, self._world_size = rank, world_size
+        self._batch_size = integer("batch_size", batch_size, 1)
+        integer("block_size", block_size, 1)
+        topology(rank, world_size)
         if prefetch is None:
             prefetch = 0 if device is None or str(device).startswith("cpu") else 2
         self._owned = not isinstance(corpus, Corpus)
         self.corpus = corpus if isinstance(corpus, Corpus) else open_corpus(corpus)
         self._settings: dict[str, Any] = {
-            "batch_size": int(batch_size) * self._world_size,
             "block_size": block_size,
             "device": device,
             "seed": seed,
             "order": order,
             "tail": "cover" if order == "random" else "drop",
-            "rank": self._rank,
-            "world_size": self._world_size,
             "framework": framework,
             "prefetch": prefetch,
         }
@@ -104,7 +104,9 @@ class GetBatch:
         if self._closed:
             raise ClosedError("this get_batch is closed; make another and load its state_dict()")
         if split not in self._feeds:
-            self._feeds[split] = Feed(self.corpus[split], **self._settings)
+            rank, world_size = topology(self._rank, self._world_size)  # now: torch.distributed may have begun since
+            rows = self._batch_size * world_size
+            self._feeds[split] = Feed(self.corpus[split], batch_size=rows, rank=rank, world_size=world_size, **self._settings)
         return self._feeds[split]
 
     def state_dict(self) -> dict[str, object]:
@@ -119,13 +121,13 @@ class GetBatch:
         if not isinstance(state, Mapping):
             raise StateError(f"state: expected a get_batch's state_dict {{split: state}}, found {type(state).__name__}")
         before = self.state_dict()
-        try:
-            for name, saved in state.items():
+        for name, saved in state.items():
+            try:
                 self.feed(name).load_state_dict(saved)  # type: ignore[arg-type]
-        except StateError as error:
-            for name, saved in before.items():
-                self._feeds[name].load_state_dict(saved)  # type: ignore[arg-type]
-            raise StateError(f"split {name!r}: {error}") from None
+            except LadleError as error:
+                for other, position in before.items():
+                    self._feeds[other].load_state_dict(position)  # type: ignore[arg-type]
+                raise StateError(f"split {name!r}: {error}") from error
         for name in set(self._feeds) - set(state):
             self._feeds.pop(name).close()
 

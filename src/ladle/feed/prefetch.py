@@ -1,110 +1,129 @@
 """One thread that makes the next batches while the consumer works.
 
-Tickets go one way, batches the other, through two SimpleQueues. The thread knows nothing of the feed: the consumer
-decides what is made next, so the thread holds no position, and leaving early loses nothing.
+The consumer decides what is made next and keeps the jobs in order; the thread fills them in and holds no position. So
+leaving early loses nothing, an interrupt at any moment loses at most work, and a wrong batch cannot be taken for another.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Ticket = TypeVar("Ticket")
 Made = TypeVar("Made")
 
-_STOP = object()
 _JOIN_SECONDS = 5.0
 
 
+class Job(Generic[Ticket, Made]):
+    """One batch under way. The gate opens when it is done: then `made` holds it, or `error` what went wrong."""
+
+    __slots__ = ("done", "error", "gate", "made", "ticket", "wanted")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.made: Made | None = None
+        self.error: BaseException | None = None
+        self.wanted, self.done = True, False
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
 class Prefetcher(Generic[Ticket, Made]):
-    """Makes `make(ticket)` ahead, up to `depth` at once, in the order of the tickets.
+    """Makes `make(ticket)` ahead, the `depth` that follow the one asked for, in the order of the tickets.
 
     make: called in the thread alone. following: the ticket after a ticket, or None at the end.
-    The thread starts at the first `take`, and ends at `close`, when this object is collected, or when the interpreter exits.
+    The thread starts at the first `take`, and ends at `close`, when this object is collected, or when the interpreter
+    exits. A forked child starts its own. Not shared between threads that take.
     """
 
     def __init__(self, make: Callable[[Ticket], Made], following: Callable[[Ticket], Ticket | None], depth: int) -> None:
         self._make, self._following, self._depth = make, following, depth
-        self._asked: deque[Ticket] = deque()
-        self._tickets: SimpleQueue[object] = SimpleQueue()
-        self._batches: SimpleQueue[tuple[Made | None, BaseException | None]] = SimpleQueue()
+        self._asked: deque[Job[Ticket, Made]] = deque()
+        self._jobs: SimpleQueue[Job[Ticket, Made] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._stop: weakref.finalize[..., Prefetcher[Ticket, Made]] | None = None
-        self._process = os.getpid()
 
     def take(self, ticket: Ticket) -> Made:
-        """The batch of this ticket; asks for the following ones. An exception of `make` is raised here as it was."""
-        if self._process != os.getpid():  # a forked child has the queues but not the thread
-            self.__init__(self._make, self._following, self._depth)  # type: ignore[misc]
-        if self._stop is None:
+        """What `make` gives for this ticket; asks for those that follow. An exception of `make` is raised here as it was."""
+        if self._thread is None or not self._thread.is_alive():  # not yet, or this is a forked child
             self._start()
-        if not self._asked or self._asked[0] != ticket:
+        asked = self._asked
+        if not asked or asked[0].ticket != ticket:
             self._forget()
             self._ask(ticket)
-        self._ask_ahead(self._asked[-1], self._depth)
-        made, error = self._batches.get()
-        self._asked.popleft()
-        if error is not None:
-            self._forget()
-            try:
-                raise error
-            finally:
-                error = None  # the traceback holds this frame: no cycle, please
-        self._ask_ahead(self._asked[-1] if self._asked else ticket, self._depth)
-        return made  # type: ignore[return-value]
+        while len(asked) <= self._depth and (after := self._following(asked[-1].ticket)) is not None:
+            self._ask(after)
+        job = asked[0]
+        if not job.done:  # an interrupt may have come between the gate and the next line
+            job.gate.acquire()
+        asked.popleft()
+        if job.error is None:
+            return job.made  # type: ignore[return-value]
+        self._forget()
+        error, job.error = job.error, None
+        try:
+            raise error
+        finally:
+            del error  # the traceback holds this frame: no cycle, please
 
     def _ask(self, ticket: Ticket) -> None:
-        self._asked.append(ticket)
-        self._tickets.put(ticket)
-
-    def _ask_ahead(self, last: Ticket, count: int) -> None:
-        """Ask for what follows `last`, until `count` batches are under way."""
-        while len(self._asked) < count and (after := self._following(last)) is not None:
-            self._ask(after)
-            last = after
+        job: Job[Ticket, Made] = Job(ticket)
+        self._jobs.put(job)  # first: a job that was kept but never sent would be waited for in vain
+        self._asked.append(job)
 
     def _forget(self) -> None:
         """Drop what was asked for and is no longer wanted."""
-        while self._asked:
-            self._batches.get()
-            self._asked.popleft()
+        for job in self._asked:
+            job.wanted = False
+        self._asked.clear()
 
     def _start(self) -> None:
+        self._forget()
+        if self._stop is not None:
+            self._stop.detach()
+        self._jobs = SimpleQueue()
         # daemon: a consumer stuck at exit must not hang the interpreter; the finalizer joins it in good order.
-        thread = threading.Thread(
-            target=_run, args=(self._make, self._tickets, self._batches), name="ladle-prefetch", daemon=True
-        )
-        thread.start()
-        self._stop = weakref.finalize(self, _end, thread, self._tickets)
+        self._thread = threading.Thread(target=_run, args=(self._make, self._jobs), name="ladle-prefetch", daemon=True)
+        self._stop = weakref.finalize(self, _end, self._thread, self._jobs)
+        self._thread.start()
 
     def close(self) -> None:
         """End the thread and wait for it. Safe to call twice."""
-        if self._stop is not None and self._process == os.getpid():
+        self._forget()
+        if self._stop is not None:
             self._stop()
-        self._asked.clear()
 
 
-def _run(
-    make: Callable[[Ticket], Made],
-    tickets: SimpleQueue[object],
-    batches: SimpleQueue[tuple[Made | None, BaseException | None]],
-) -> None:
-    while (ticket := tickets.get()) is not _STOP:
-        try:
-            batches.put((make(ticket), None))  # type: ignore[arg-type]
-        except BaseException as error:  # noqa: BLE001  it is raised again where the batch is taken
-            batches.put((None, error))
+def _run(make: Callable[[Any], Any], jobs: SimpleQueue[Job[Any, Any] | None]) -> None:
+    while _do(make, jobs):
+        pass
 
 
-def _end(thread: threading.Thread, tickets: SimpleQueue[object]) -> None:
+def _do(make: Callable[[Any], Any], jobs: SimpleQueue[Job[Any, Any] | None]) -> bool:
+    """One job; False at the end. A function of its own, so that nothing holds the last batch while it waits for the next."""
+    job = jobs.get()
+    if job is None:
+        return False
+    try:
+        if job.wanted:
+            job.made = make(job.ticket)
+    except BaseException as error:  # noqa: BLE001  it is raised again where the batch is taken
+        job.error = error
+    job.done = True
+    job.gate.release()
+    return True
+
+
+def _end(thread: threading.Thread, jobs: SimpleQueue[Job[Any, Any] | None]) -> None:
     with contextlib.suppress(Empty):  # what was not begun need not be made
         while True:
-            tickets.get_nowait()
-    tickets.put(_STOP)
-    if thread is not threading.current_thread():
+            jobs.get_nowait()
+    jobs.put(None)
+    if thread.is_alive() and thread is not threading.current_thread():
         thread.join(_JOIN_SECONDS)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
 from ladle.feed.advise import Advisor
-from ladle.feed.batch import Batch
+from ladle.feed.batch import Arrival, Batch
 from ladle.feed.gather import gather
 from ladle.feed.plan import AHEAD, Plan, Rows
 from ladle.feed.state import FeedState
@@ -35,14 +35,13 @@ class Shape:
         return self.batch_size * self.block_size
 
     @property
-    def slice(self) -> tuple[int, int]:
-        """This rank's rows [low, high) of the global batch: contiguous, sizes differing by one at most."""
+    def slice(self) -> slice:
+        """This rank's rows of the global batch: contiguous, sizes differing by one at most."""
         B, R = self.batch_size, self.world_size
-        return self.rank * B // R, (self.rank + 1) * B // R
+        return slice(self.rank * B // R, (self.rank + 1) * B // R)
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A batch to make: it begins at `position`, and slots at or after `limit` are masked. In slots."""
 
     position: int
@@ -50,8 +49,7 @@ class Ticket:
 
     def next_position(self, shape: Shape) -> int:
         """Where the batch after this one begins: on a row's border, or at the limit."""
-        first_row = self.position // shape.block_size
-        after = (first_row + shape.batch_size) * shape.block_size
+        after = (self.position // shape.block_size + shape.batch_size) * shape.block_size
         return after if self.limit is None else min(after, self.limit)
 
 
@@ -66,73 +64,76 @@ class Producer:
         shape: Shape,
         *,
         ignore_index: int,
-        state: FeedState,
-        send: Callable[[NDArray[np.int64]], Any],
+        stream: FeedState,
+        send: Callable[[NDArray[np.int64]], Arrival],
         max_mapped: int | None = None,
         advise: bool = False,
     ) -> None:
-        """send: takes the int64 block (2, rows, T) to the device. advise: batches will follow each other, so plan ahead
-        and tell the kernel what comes next."""
-        self._split, self._shape, self._ignore, self._state, self._send = split, shape, ignore_index, state, send
+        """send: begins to take an int64 block (2, rows, T) to the device. stream: what the batches' states are made from.
+        advise: batches will follow each other, so plan ahead and tell the kernel what comes next."""
+        self._split, self._shape, self._ignore, self._stream, self._send = split, shape, ignore_index, stream, send
+        self._mine = shape.slice
         self._plan = Plan(order, windows, shape.block_size, ahead=AHEAD if advise else 1)
-        self._advisor = Advisor(split, shape.block_size + 1, max_mapped, shuffled=order.kind != "sequential") if advise else None
-        self._next_row: int | None = None
+        self._advisor: Advisor | None = None
+        if advise:
+            self._advisor = Advisor(
+                split,
+                rows=self._mine.stop - self._mine.start,
+                row_tokens=shape.block_size + 1,
+                stride=shape.batch_size,
+                max_mapped=max_mapped,
+                scattered=order.kind != "sequential",
+            )
 
     def __call__(self, ticket: Ticket) -> Batch:
-        """The batch of this ticket, on the device."""
-        shape = self._shape
-        B, T = shape.batch_size, shape.block_size
-        first_row = ticket.position // T
-        rows = self._plan.rows(first_row, B)
-        low, high = rows.low, rows.high
-        if ticket.position % T or (ticket.limit is not None and ticket.limit < (first_row + B) * T):
-            row_slot = np.arange(first_row, first_row + B, dtype=np.int64) * T
-            low = np.maximum(low, np.minimum(ticket.position - row_slot, T))
-            if ticket.limit is not None:
-                high = np.minimum(high, np.maximum(ticket.limit - row_slot, 0))
-            low = np.minimum(low, high)
-        num_targets = int(high.sum() - low.sum())
-        mine = slice(*shape.slice)
-        starts = rows.start[mine]
+        """The batch of this ticket, on its way to the device."""
+        shape, mine = self._shape, self._mine
+        first_row = ticket.position // shape.block_size
+        rows = self._plan.rows(first_row, shape.batch_size)
+        low, high = _within(ticket, shape, rows)
+        partial = np.flatnonzero((low > 0) | (high < shape.block_size))
+        lost = partial.size * shape.block_size - int((high[partial] - low[partial]).sum()) if partial.size else 0
         if self._advisor is not None:
-            self._advise(first_row)
-        block = gather(self._split, starts, T)
-        _mask(block[1], low[mine], high[mine], self._ignore)
-        x, y = self._send(block)
-        next_position = ticket.next_position(shape)
+            self._advisor.before(first_row, self._starts)
+        starts = rows.start[mine]
+        block = gather(self._split, starts, shape.block_size)
+        if partial.size:
+            _mask(block[1], partial - mine.start, low[partial], high[partial], self._ignore)
         return Batch(
-            x,
-            y,
+            self._send(block),
             position=ticket.position,
-            next_position=next_position,
-            num_targets=num_targets,
+            next_position=ticket.next_position(shape),
+            num_targets=shape.slots - lost,
             rows=range(first_row + mine.start, first_row + mine.stop),
             starts=starts,
-            state=replace(self._state, position=next_position),
+            stream=self._stream,
         )
 
     def rows(self, first: int, count: int) -> Rows:
         """Where rows [first, first + count) of the stream start, and which of their columns count."""
         return self._plan.rows(first, count)
 
-    def _advise(self, first_row: int) -> None:
-        advisor, B = self._advisor, self._shape.batch_size
-        if advisor is None:
-            return
-        if first_row != self._next_row:
-            advisor.jump()
-        self._next_row = first_row + B
-        low, high = self._shape.slice
-
-        def wanted(batches_ahead: int) -> I64:
-            return self._plan.rows(first_row + batches_ahead * B, B).start[low:high]
-
-        advisor.before(wanted)
+    def _starts(self, first_row: int) -> I64:
+        return self._plan.rows(first_row, self._shape.batch_size).start[self._mine]
 
 
-def _mask(y: NDArray[np.int64], low: I64, high: I64, ignore_index: int) -> None:
-    """Write ignore_index outside [low, high) of each row. Few rows need it: the loop is over those."""
-    T = y.shape[1]
-    for row in np.flatnonzero((low > 0) | (high < T)):
-        y[row, : low[row]] = ignore_index
-        y[row, high[row] :] = ignore_index
+def _within(ticket: Ticket, shape: Shape, rows: Rows) -> tuple[I64, I64]:
+    """The columns [low, high) that count in each row, those before the position and from the limit on left out."""
+    B, T = shape.batch_size, shape.block_size
+    first_row, before = divmod(ticket.position, T)
+    limit = ticket.limit
+    if not before and (limit is None or limit >= (first_row + B) * T):
+        return rows.low, rows.high
+    low, high = rows.low.copy(), rows.high
+    low[0] = max(low[0], before)
+    if limit is not None:
+        high = np.minimum(high, np.maximum(limit - np.arange(first_row, first_row + B, dtype=np.int64) * T, 0))
+    return np.minimum(low, high), high
+
+
+def _mask(y: NDArray[np.int64], rows: I64, low: I64, high: I64, ignore_index: int) -> None:
+    """Write ignore_index outside columns [low, high) of these rows of y; rows outside y belong to other ranks."""
+    for row, first, last in zip(rows.tolist(), low.tolist(), high.tolist(), strict=True):
+        if 0 <= row < len(y):
+            y[row, :first] = ignore_index
+            y[row, last:] = ignore_index

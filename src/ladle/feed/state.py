@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ladle.errors import StateError
-from ladle.order.permutation import ORDER_VERSION
+from ladle.order.permutation import LARGEST, ORDER_VERSION
 
 STATE_FORMAT = 1
 
@@ -52,28 +52,35 @@ class FeedState:
             "position": self.position,
         }
 
+    def at(self, position: int) -> FeedState:
+        """The state of the same stream at another position."""
+        return replace(self, position=position)
+
     def position_from(self, saved: Mapping[str, object]) -> int:
         """The position in `saved`, after a check that it belongs to this stream.
 
         Raises StateError naming the first of format, order version, corpus, unit, seed, window and recipe that differs.
         """
+        if not isinstance(saved, Mapping):
+            raise StateError(f"state: expected a feed's state_dict, found {type(saved).__name__}")
         mine = self.to_dict()
-        if not isinstance(saved, Mapping) or set(mine) - set(saved):
-            missing = sorted(set(mine) - set(saved)) if isinstance(saved, Mapping) else type(saved).__name__
-            raise StateError(f"state: expected a feed's state_dict with {', '.join(mine)}, found {missing} missing or wrong")
-        why = {
-            "format": "it was saved by another version of Ladle",
-            "order_version": "it was saved under another order version",
-            "corpus": "it belongs to other data (the fingerprints differ)",
-            "unit": "it counts something else",
-            "seed": "it belongs to another seed",
-            "window": "windows are what is shuffled: pass window= from the start to change block_size later",
-            "recipe": "order, stride, tail, epoch_offset, shuffle_block or score differ from the run that saved it",
-        }
-        for key, reason in why.items():
-            if saved[key] != mine[key]:
+        for key, reason in WHY.items():
+            if key not in saved:
+                raise StateError(f"state: {key}: expected {mine[key]}, found nothing; it is not a feed's state_dict")
+            if type(saved[key]) is not type(mine[key]) or saved[key] != mine[key]:
                 raise StateError(f"state: {key}: expected {mine[key]}, found {saved[key]}; {reason}")
-        position = saved["position"]
-        if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < 2**62:
+        position = saved.get("position")
+        if type(position) is not int or not 0 <= position < LARGEST:
             raise StateError(f"state: position: expected 0 to 2**62 slots, found {position!r}")
         return position
+
+
+WHY = {  # what is compared, in this order, and what a difference means
+    "format": "it was saved by another version of Ladle",
+    "order_version": "it was saved under another order version, which deals windows in another order",
+    "corpus": "it belongs to other data (the fingerprints differ)",
+    "unit": "it counts something else",
+    "seed": "it belongs to another seed",
+    "window": "windows are what is shuffled: pass window= from the start to change block_size later",
+    "recipe": "order, stride, tail, epoch_offset, shuffle_block or score differ from the run that saved it",
+}
