@@ -150,7 +150,9 @@ def ladle_feed(split: Split, order: Literal["random", "shuffled"], prefetch: int
     @contextmanager
     def opened(batch_size: int, block_size: int) -> Iterator[Fed]:
         options: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
-        with Feed(split, batch_size=batch_size, block_size=block_size, seed=1, order=order, tail="drop", **options) as feed:
+        if order == "shuffled":
+            options["tail"] = "drop"  # nothing masked, so that y can be checked against the corpus
+        with Feed(split, batch_size=batch_size, block_size=block_size, seed=1, order=order, **options) as feed:
             yield Fed(feed)
 
     ahead = "default prefetch" if prefetch is None else f"prefetch {prefetch}"
