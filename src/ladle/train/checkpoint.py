@@ -18,7 +18,9 @@ import re
 import shutil
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import torch
@@ -37,7 +39,7 @@ _LARGEST_STATE = 64 << 20  # bytes; a vocabulary of characters is far below
 def save(
     folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, keep: int
 ) -> Path:
-    """Write folder/step-<step> (replacing one of the same name), then remove all but the newest `keep`.
+    """Write folder/step-<step> (which must not be there yet), then remove all but the newest `keep`.
 
     state: plain JSON values. Returns the checkpoint's path. Raises FormatError when it cannot be written (a full disk, a
     read-only folder); then nothing has changed.
@@ -50,8 +52,6 @@ def save(
         temp.mkdir()
         try:
             _write(temp, step, model, optimizer, state)
-            if place.exists():
-                place.rename(folder / f".{place.name}.{os.getpid()}.old.tmp")
             temp.rename(place)
             _sync(folder)
         finally:
@@ -75,46 +75,58 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """A checkpoint's state, once its files have been found whole. Raises FormatError naming the file, expected and found."""
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint whose files have been found whole. run: the state given to `save`."""
+
+    path: Path
+    step: int
+    run: dict[str, Any]
+
+    def load_into(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Copy its values into the model and the optimizer.
+
+        Raises FormatError, before anything has changed, for files that hold other tensors than these.
+        """
+        parameters = dict(model.named_parameters())
+        weights = _read_tensors(self.path / MODEL, {name: p.shape for name, p in parameters.items()})
+        kept = _read_tensors(self.path / OPTIMIZER, _slots(parameters, optimizer))
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
+        names = _names(parameters)
+        for p in _optimized(optimizer):
+            slot = {key: kept[f"{names[p]}.{key}"].to(p.device) for key in ("exp_avg", "exp_avg_sq")}
+            step = kept[f"{names[p]}.step"]
+            optimizer.state[p] = slot | {"step": step.to(p.device) if p.device.type == "cuda" else step}
+
+
+def read(path: Path, expect: Mapping[str, type | UnionType] | None = None) -> Saved:
+    """Open a checkpoint: its state is read, its two files are compared with the sizes and checksums in it.
+
+    expect: fields that its run must have, with their types. Raises FormatError naming the file, expected and found.
+    """
     file = path / STATE
     state = _read_json(file)
-    for field, kind in (("format", int), ("step", int), ("files", dict), ("run", dict)):
-        if not isinstance(state.get(field), kind) or isinstance(state[field], bool):
-            raise FormatError(file, None, field, f"a value of type {kind.__name__}", repr(state.get(field))[:60])
+    _check_fields(file, state, {"format": int, "step": int, "files": dict, "run": dict})
     if state["format"] != FORMAT:
         raise FormatError(file, None, "format", FORMAT, state["format"], "it was saved by another version of Ladle")
     if path.name != f"step-{state['step']:08d}":
         raise FormatError(file, None, "step", path.name, state["step"], "the folder was renamed")
+    _check_fields(file, state["run"], expect or {})
     for name in (MODEL, OPTIMIZER):
-        wanted = state["files"].get(name)
-        found = _sizes(path / name)
+        wanted, found = state["files"].get(name), _sizes(path / name)
         if not isinstance(wanted, dict) or wanted != found:
-            raise FormatError(
-                path / name, None, "bytes and CRC-32", wanted, found, f"it is damaged: remove {path} to resume from an older one"
-            )
-    return state
+            hint = f"it is damaged: remove {path} to resume from an older one"
+            raise FormatError(path / name, None, "bytes and CRC-32", wanted, found, hint)
+    return Saved(path, state["step"], state["run"])
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Copy a checkpoint's values into the model and the optimizer; returns the state given to `save`.
-
-    Raises FormatError, before anything has changed, for files that are damaged or hold other tensors than these.
-    """
-    state = read_state(path)
-    parameters = dict(model.named_parameters())
-    weights = _read_tensors(path / MODEL, {name: p.shape for name, p in parameters.items()})
-    kept = _read_tensors(path / OPTIMIZER, _slots(parameters, optimizer))
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-    names = _names(parameters)
-    for p in _optimized(optimizer):
-        slot = {key: kept[f"{names[p]}.{key}"].to(p.device) for key in ("exp_avg", "exp_avg_sq")}
-        step = kept[f"{names[p]}.step"]
-        optimizer.state[p] = slot | {"step": step.to(p.device) if p.device.type == "cuda" else step}
-    run: dict[str, Any] = state["run"]
-    return run
+def _check_fields(file: Path, values: Mapping[str, Any], expect: Mapping[str, type | UnionType]) -> None:
+    for field, kind in expect.items():
+        if not isinstance(values.get(field), kind) or isinstance(values.get(field), bool):
+            name = kind.__name__ if isinstance(kind, type) else str(kind)
+            raise FormatError(file, None, field, f"a value of type {name}", repr(values.get(field))[:60])
 
 
 def _slots(parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Size]:

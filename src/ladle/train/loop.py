@@ -21,6 +21,7 @@ from ladle.corpus.split import Split
 from ladle.errors import ConfigError, MissingExtra, TokenError
 from ladle.feed.batch import Batch
 from ladle.feed.feed import Feed
+from ladle.feed.torch import Mover
 from ladle.nn.generation import generate
 from ladle.nn.gpt import GPT
 from ladle.order.permutation import hash_key
@@ -32,6 +33,8 @@ from ladle.train.log import Log
 from ladle.train.ranks import Ranks
 from ladle.train.report import Progress, Report, banner
 from ladle.train.schedule import learning_rate, scaled_rate
+
+_SAVED = {"feed": dict, "config": dict, "made_with": dict, "val_loss": float | None, "log_bytes": int}
 
 
 def train(
@@ -108,14 +111,15 @@ class _Run:
         self.optimizer = optimizer.make(self.model, config)
         self.feed = stack.enter_context(self._make_feed(config.prefetch, device))
         self.step, self.val_loss = 0, cast("float | None", None)
-        saved: dict[str, Any] = {"log_bytes": 0}
-        notes = []
+        log_bytes, notes = 0, []
         if found is not None:
-            saved = checkpoint.load(found, self.model, self.optimizer)
-            changed = config.check_resumes(saved["config"])
-            changed += [name for name, value in _made_with(ranks).items() if saved["made_with"].get(name) != value]
-            self.feed.load_state_dict(saved["feed"])
-            self.step, self.val_loss = saved["step"], saved["val_loss"]
+            saved = checkpoint.read(found, _SAVED)
+            changed = config.check_resumes(saved.run["config"])
+            self.feed.load_state_dict(saved.run["feed"])
+            saved.load_into(self.model, self.optimizer)
+            self.step, self.val_loss, log_bytes = saved.step, saved.run["val_loss"], saved.run["log_bytes"]
+            then = saved.run["made_with"]
+            changed += [name for name, value in _made_with(ranks).items() if then.get(name) != value]
             notes.append(f"resumed from {found}")
             if changed:
                 notes.append(f"changed since: {', '.join(changed)}; the batches are the same, the losses only to rounding")
@@ -129,7 +133,7 @@ class _Run:
         self.log = None
         if ranks.first:
             out.mkdir(parents=True, exist_ok=True)
-            self.log = stack.enter_context(Log(out / "log.jsonl", size=saved["log_bytes"]))
+            self.log = stack.enter_context(Log(out / "log.jsonl", size=log_bytes))
         self.progress = stack.enter_context(Progress(writer, start=self.step, steps=config.steps))
         self.progress.say(banner(config, model=self.model, feed=self.feed, splits=self.splits, device=device, ranks=ranks))
         for note in notes:
@@ -261,8 +265,6 @@ class _Run:
         self._settle()
         if self.log is not None:
             state = {
-                "step": self.step,
-                "position": self.feed.position,
                 "feed": self.feed.state_dict(),
                 "config": self.config.to_dict(),
                 "vocab_size": self.model.config.vocab_size,
@@ -348,14 +350,11 @@ def _due(step: int, every: int) -> bool:
 
 
 def _device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.device(name)
-        except RuntimeError as error:
-            raise ConfigError(f"device: expected auto, cpu, cuda, cuda:N or mps, found {name!r}") from error
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """The device of that name, or the best there is. Raises ConfigError for one that this machine lacks."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    with Mover(name) as mover:
+        return mover.device
 
 
 def _vocab_size(split: Split, config: TrainConfig) -> int:
