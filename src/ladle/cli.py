@@ -12,10 +12,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ladle import __version__
-from ladle.errors import LadleError, TextError
+from ladle.errors import ConfigError, LadleError, TextError
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from ladle.train.config import TrainConfig
+    from ladle.train.ranks import Ranks
 
 Commands = Any  # argparse's action that holds the commands; its class has no public name
 
@@ -45,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
     top.add_argument("--version", action="version", version=f"ladle {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_prepare, _inspect, _verify, _show):
+    for add in (_prepare, _inspect, _verify, _show, _train):
         add(commands)
     return top
 
@@ -201,6 +207,81 @@ def _run_show(arguments: argparse.Namespace) -> int:
     letters = sys.stdout.encoding or "utf-8"  # a terminal without these letters gets escapes, not an error
     print(drawn.encode(letters, "backslashreplace").decode(letters))
     return 0
+
+
+def _train(commands: Commands) -> None:
+    from dataclasses import fields
+
+    from ladle.train.config import PRESETS, TrainConfig
+
+    add = command(
+        commands,
+        "train",
+        "train a small GPT on a corpus; a run that was killed resumes to the bit",
+        "ladle train data/book --out runs/book\n"
+        "ladle train data/book --preset cpu-small --steps 500 --out runs/book --resume\n"
+        "torchrun --nproc-per-node 2 -m ladle train data/book --batch-size 24 --micro-batch-size 6 --out runs/book2",
+    )
+    add.add_argument("corpus", metavar="CORPUS", help="a corpus folder, or one that nanoGPT prepared")
+    add.add_argument("--out", required=True, metavar="DIR", help="folder for log.jsonl, loss.svg and checkpoints/")
+    add.add_argument("--resume", action="store_true", help="continue from the newest checkpoint in DIR, if there is one")
+    add.add_argument("--preset", default="cpu-small", choices=sorted(PRESETS), help="what the options below begin with")
+    add.add_argument("--threads", type=int, metavar="N", help="threads of torch on the CPU (default: torch's own choice)")
+    options = add.add_argument_group("options", "each changes one value of the preset")
+    kinds = {"int": int, "float": float, "str": str}
+    for field in fields(TrainConfig):
+        flag, kind = "--" + field.name.replace("_", "-"), str(field.type).removesuffix(" | None")
+        more: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": field.metadata["help"]}
+        if kind == "bool":
+            options.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
+        else:
+            options.add_argument(flag, type=kinds[kind], metavar={"int": "N", "float": "X", "str": "NAME"}[kind], **more)
+    add.set_defaults(run=_run_train)
+
+
+def _run_train(arguments: argparse.Namespace) -> int:
+    from contextlib import ExitStack
+    from dataclasses import fields
+
+    from ladle.train import TrainConfig, train
+
+    given = {field.name: getattr(arguments, field.name) for field in fields(TrainConfig) if hasattr(arguments, field.name)}
+    config = TrainConfig.preset(arguments.preset, **given)
+    with ExitStack() as stack:
+        config, ranks = _join_ranks(config, stack)
+        if arguments.threads is not None:
+            import torch
+
+            torch.set_num_threads(max(arguments.threads, 1))
+        report = train(arguments.corpus, arguments.out, config, resume=arguments.resume, ranks=ranks, writer=sys.stderr)
+        if ranks.first:
+            print(report)
+    return 0
+
+
+def _join_ranks(config: TrainConfig, stack: ExitStack) -> tuple[TrainConfig, Ranks]:
+    """The ranks that torchrun started, met through the variables it sets; alone without them."""
+    from dataclasses import replace
+
+    import torch
+
+    from ladle.train import Ranks, joined
+
+    if "WORLD_SIZE" not in os.environ:
+        return config, Ranks()
+    try:
+        rank, world_size, local_rank, port = (
+            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+        )
+        address = os.environ["MASTER_ADDR"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"environment: expected the variables that torchrun sets, found WORLD_SIZE without {error}") from None
+    on_cuda = config.device.startswith("cuda") or (config.device == "auto" and torch.cuda.is_available())
+    if on_cuda:
+        config = replace(config, device=f"cuda:{local_rank}")
+        torch.cuda.set_device(local_rank)
+    backend = "nccl" if on_cuda else "gloo"
+    return config, stack.enter_context(joined(rank=rank, world_size=world_size, address=address, port=port, backend=backend))
 
 
 def _standard_input() -> str:
