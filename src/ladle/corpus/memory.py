@@ -71,7 +71,7 @@ def from_text(
     from ladle.tokens import tokenizer as build
 
     texts = [text] if isinstance(text, str) else list(text)
-    coder = build(tokenizer, text=texts)
+    coder = build(tokenizer, text=texts, end_of_text=end_of_text)
     if end_of_text and coder.end_of_text is None:
         raise ConfigError(f"from_text: end_of_text: the tokenizer {coder.name!r} has no end-of-text id")
     last = [] if not end_of_text else [np.array([coder.end_of_text], np.uint32)]

@@ -127,12 +127,13 @@ class Split:
         Raises ConfigError when the split does not know its documents.
         """
         documents = self._known_documents()
-        ends = [documents.ends(i) for i in range(len(self.shards))]
-        if len(ends) == 1:
-            return ends[0]
-        return np.concatenate(
-            [np.zeros(0, np.uint64), *(e + np.uint64(b) for e, b in zip(ends, self.bases.tolist(), strict=False))]
-        )
+        if len(self.shards) == 1:
+            return documents.ends(0)
+        ends, first = np.empty(sum(documents.counts), np.uint64), 0
+        for shard, count in enumerate(documents.counts):  # one at a time, since each has a file open
+            ends[first : first + count] = documents.ends(shard) + np.uint64(self.bases[shard])
+            first += count
+        return ends
 
     def locate(self, tokens: npt.ArrayLike) -> list[Provenance]:
         """Where each token came from. tokens: integers [n] in 0 to N - 1, in any order.
