@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted; nothing half-written is left", 130)
     except BrokenPipeError:  # whoever read our output, such as `head`, has gone
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  so that the interpreter's last flush has somewhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush needs somewhere to go
         return 141
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -157,13 +157,14 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _verify(commands: Commands) -> None:
     add = command(commands, "verify", "reread a corpus and check every checksum, hash and id", "ladle verify data/book")
     add.add_argument("corpus", metavar="CORPUS", help="a corpus folder")
+    add.add_argument("--quiet", action="store_true", help="no progress")
     add.set_defaults(run=_run_verify)
 
 
 def _run_verify(arguments: argparse.Namespace) -> int:
     from ladle.corpus.verify import verify
 
-    verdict = verify(arguments.corpus)
+    verdict = verify(arguments.corpus, progress=not arguments.quiet)
     print(verdict)
     return 1 if verdict.faults else 0
 

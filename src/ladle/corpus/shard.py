@@ -121,6 +121,7 @@ class FileShard:
         self._random = False
         self._closed = False
         self._checked: npt.NDArray[np.uint8] | None = None  # one bit a block
+        self._unchecked = format.num_blocks(self.num_bytes)  # blocks left; 0 is certain, since it is counted then
 
     def tokens(self) -> Tokens:
         return self._mapped().tokens
@@ -139,7 +140,7 @@ class FileShard:
                 f"{size} bytes",
                 "the file shrank while it was open; prepare it again",
             )
-        if now.sums is None or length < 1:
+        if now.sums is None or length < 1 or self._unchecked == 0:
             return
         if self._checked is None:
             self._checked = np.zeros(-(-len(now.sums) // 8), np.uint8)
@@ -150,6 +151,9 @@ class FileShard:
         todo = np.array(sorted(set(blocks[(bits & 1) == 0].tolist())), np.int64)
         self._check_blocks(now.file, now.sums, todo)
         np.bitwise_or.at(self._checked, todo >> 3, np.left_shift(1, todo & 7).astype(np.uint8))
+        self._unchecked -= len(todo)
+        if self._unchecked <= 0:  # two threads may have counted the same block twice
+            self._unchecked = len(now.sums) - int(np.bitwise_count(self._checked).sum())
 
     def _check_blocks(self, file: mmap.mmap, sums: npt.NDArray[np.uint32], blocks: npt.NDArray[np.int64]) -> None:
         """blocks: int64 [k], ascending. Raises FormatError for the first that is not as it was written."""

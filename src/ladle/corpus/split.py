@@ -179,8 +179,11 @@ class Split:
         lengths, total = [], 0
         for token in tokens.tolist():
             while start < token:
-                ids = self.read(start, min(token - start, 1 << 16))
-                total += sum(map(len, tokenizer.token_bytes(ids)))
+                ids = self.read(start, min(token - start, 1 << 20))
+                counts = np.bincount(ids)
+                present = np.flatnonzero(counts)
+                sizes = np.fromiter(map(len, tokenizer.token_bytes(present)), np.int64, len(present))
+                total += int(counts[present] @ sizes)
                 start += len(ids)
             lengths.append(total)
         return lengths

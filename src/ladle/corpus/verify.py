@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from ladle.corpus import format, manifest
 from ladle.corpus.manifest import Manifest, ShardEntry, regular_size
+from ladle.corpus.progress import Progress
 from ladle.errors import FormatError, LadleError
 
 READ_BYTES = 1 << 22
@@ -31,19 +33,23 @@ class Verdict:
         return "\n".join([*lines, f"{read}: " + (f"{len(lines)} faults" if lines else "every checksum, hash and id is right")])
 
 
-def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda _: None) -> Verdict:
+def verify(path: str | os.PathLike[str], *, progress: bool = False) -> Verdict:
     """Reread a corpus that `prepare` made, beginning to end, and list every fault with its shard, block and byte.
 
-    Memory: a few megabytes. progress: called with the bytes read since its last call. Raises FormatError when the manifest
-    itself cannot be believed; faults of the other files are listed, not raised.
+    Memory: a few megabytes, and a shard's document ends. progress: draw it on stderr. Raises FormatError when there is no
+    manifest, or it cannot be believed; faults of the other files are listed, not raised.
     """
     folder = Path(path)
+    if not (folder / format.MANIFEST).exists():
+        raise FormatError(folder, None, "corpus", f"a folder with {format.MANIFEST}, which holds the checksums", "none")
     read = manifest.read(folder / format.MANIFEST)
-    reread = _Reread(folder, progress)
-    for shards in read.splits.values():
+    shards = [shard for listed in read.splits.values() for shard in listed]
+    total = sum(file["bytes"] for shard in shards for file in shard.raw["files"].values())
+    with Progress("verifying", total, sys.stderr if progress else None) as drawn:
+        reread = _Reread(folder, drawn)
         for shard in shards:
             reread.shard(read, shard)
-    reread.sources(read)
+        reread.sources(read)
     return Verdict(num_files=reread.num_files, num_bytes=reread.num_bytes, faults=tuple(reread.faults))
 
 

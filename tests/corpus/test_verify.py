@@ -1,0 +1,101 @@
+"""verify lists every fault; inspect describes."""
+
+import numpy as np
+import pytest
+
+import ladle
+from ladle.corpus import format
+from ladle.corpus.inspect import inspect
+from ladle.corpus.verify import verify
+from ladle.errors import FormatError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        (tmp_path / "in" / f"{i}.txt").write_text("abcdefgh" * 1000)
+    ladle.prepare(tmp_path / "in", tmp_path / "out", tokenizer="bytes", val_fraction=0, shard_bytes=16_000).close()
+    return tmp_path / "out"
+
+
+def edit(path, changes):
+    content = bytearray(path.read_bytes())
+    for offset, value in changes.items():
+        content[offset] ^= value
+    path.write_bytes(content)
+
+
+def test_a_sound_corpus(folder):
+    verdict = verify(folder)
+    assert verdict.faults == ()
+    assert verdict.num_files == 9
+    assert verdict.num_bytes == sum(p.stat().st_size for p in folder.iterdir() if p.name != "corpus.json")
+    assert str(verdict) == f"9 files, {verdict.num_bytes / 1e6:,.1f} MB reread: every checksum, hash and id is right"
+
+
+def test_every_damaged_block_is_named(folder):
+    path = folder / "train-00000.bin"
+    edit(path, {5: 1, 4096 * 3 + 7: 2, 32_003: 1})
+    faults = [str(fault) for fault in verify(folder).faults]
+    assert len(faults) == 4
+    assert faults[0].startswith(f"{path}: SHA-256: expected ")
+    for fault, block in zip(faults[1:], (0, 3, 7), strict=True):
+        assert fault.startswith(f"{path} @ byte {block * 4096}: CRC-32 of block {block}: expected ")
+
+
+@pytest.mark.parametrize("kind", ["docs", "from"])
+def test_damaged_side_files(folder, kind):
+    path = folder / f"train-00001{format.SUFFIXES[kind]}"
+    edit(path, {130: 1})
+    faults = [str(fault) for fault in verify(folder).faults]
+    assert len(faults) == 2
+    assert faults[1].startswith(f"{path} @ byte 0: CRC-32 of block 0: expected ")
+
+
+def test_damaged_sums_accuse_only_themselves(folder):
+    edit(folder / "train-00000.sums.npy", {130: 1})
+    (fault,) = verify(folder).faults
+    assert str(fault).startswith(f"{folder / 'train-00000.sums.npy'}: SHA-256: expected ")
+    edit(folder / "train-00000.bin", {0: 1})
+    assert len(verify(folder).faults) == 2
+
+
+def test_cut_missing_and_swapped_files(folder):
+    cut, gone = folder / "train-00000.bin", folder / "train-00001.docs.npy"
+    cut.write_bytes(cut.read_bytes()[:10_000])
+    gone.unlink()
+    (folder / "sources.jsonl").write_text("{}\n")
+    faults = [str(fault) for fault in verify(folder).faults]
+    assert f"{cut}: size: expected 32004 bytes, found 10000 bytes" in faults
+    assert any(f.startswith(f"{cut} @ byte 8192: CRC-32 of block 2") for f in faults)
+    assert any(f.startswith(f"{gone}: file: expected a file, found none") for f in faults)
+    assert any(f.startswith(f"{folder / 'sources.jsonl'}: size: expected ") for f in faults)
+    assert str(verify(folder)).endswith(f"{len(faults)} faults")
+
+
+def test_the_manifest_itself(folder):
+    edit(folder / "corpus.json", {0: 1})
+    with pytest.raises(FormatError, match="manifest: expected JSON"):
+        verify(folder)
+    (folder / "corpus.json").unlink()
+    with pytest.raises(FormatError, match=r"corpus: expected a folder with corpus\.json, which holds the checksums, found none"):
+        verify(folder)
+
+
+def test_inspect(folder, tmp_path):
+    with ladle.open(folder) as corpus:
+        text = inspect(corpus)
+    for line in (
+        "tokenizer        bytes",
+        "vocabulary       257 ids",
+        "train            24,003 tokens, 3 documents, 2 shards, largest id 256",
+    ):
+        assert line in text
+    assert "made from        3 files, 24,000 bytes" in text
+    np.arange(4, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    with ladle.open(tmp_path) as corpus:
+        text = inspect(corpus)
+    assert "nanogpt folder" in text
+    assert "train            4 tokens, documents unknown, 1 shards" in text
+    assert "fingerprint      sampled:" in text
