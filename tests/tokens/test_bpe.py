@@ -85,8 +85,8 @@ def test_many_markers_cost_time_in_proportion(gpt):
 
 @pytest.mark.parametrize(
     ("pattern", "unit"),
-    [(gpt2.PATTERN, unit) for unit in ["a", "^", " ", "\n", "\t", "1", "\u00a0", "😀", "字", "\u0301", " \n", "'", "\0"]]
-    + [(pattern, unit) for pattern in (cuts._CL100K[-1], cuts._O200K) for unit in ("A", " ", " \n", "ʰ")],
+    [(gpt2.PATTERN, unit) for unit in ["a", "^", " ", "\n", "1", "\u00a0", "😀", "字", "\0"]]
+    + [(pattern, unit) for pattern in (cuts._CL100K[-1], cuts._O200K) for unit in ("A", " ", " \n")],
 )
 def test_a_million_equal_characters(pattern, unit):
     """tiktoken fails on a million spaces before a word (its pattern's stack), and older versions panic."""

@@ -72,6 +72,12 @@ def test_the_three_kinds_of_places():
     assert safe_places("a\u00a0b\tc\u2028d") == []
 
 
+def test_every_space_of_rust_is_one_of_pythons(encodings):
+    """Around each character up to the last of Unicode's spaces, U+3000."""
+    for code in range(0x3001):
+        check_places(f"{chr(code)}  b{chr(code)}\nc", encodings[::9])
+
+
 def test_every_letter_of_the_third_rule_is_a_letter_to_tiktoken():
     """If one were punctuation, it would be one match with the mark after it."""
     r50k = encoding(gpt2.PATTERN)

@@ -1,6 +1,7 @@
 """A tokenizer.json, by the tokenizers package, made here by that package itself."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -167,6 +168,16 @@ def test_without_the_extra(monkeypatch, contents):
         MissingExtra, match=r"a tokenizer.json needs the package 'tokenizers', which is not installed; pip install 'ladle\[hf\]'"
     ):
         from_identity({"kind": "huggingface", "json": contents})
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_encodes_too(coder):
+    """The package warns of, and some versions hang in, a fork after its own threads were used: one text at a time uses none."""
+    coder.encode("Hello world")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if coder.encode("Hello world").tolist() == [15496, 995] else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Names, identities, and the hashes that manifests rely on."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_a_tokenizer_comes_back_from_its_identity(name):
     assert again == coder
     assert again.encode("Hello").tolist() == coder.encode("Hello").tolist()
     assert tokenizer(coder) is coder
+    assert pickle.loads(pickle.dumps(coder)) == coder
 
 
 def test_the_hash_does_not_depend_on_the_process():

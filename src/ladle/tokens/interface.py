@@ -18,7 +18,7 @@ _SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 
 
 class Tokenizer(ABC):
-    """Text to ids and back. Immutable; safe to share between threads.
+    """Text to ids and back. Immutable; safe to share between threads; pickled as its identity.
 
     name: for people. vocab_size: ids are 0 .. vocab_size - 1, the end of text included.
     end_of_text: the id that ends a document, or None. Nothing here ever appends it.
@@ -103,6 +103,11 @@ class Tokenizer(ABC):
 
     def __hash__(self) -> int:
         return hash(self.hash)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from ladle.tokens.spec import from_identity
+
+        return from_identity, (self.identity(),)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, vocabulary of {self.vocab_size}>"
