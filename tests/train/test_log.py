@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ladle.errors import FormatError
+from ladle.errors import ConfigError, FormatError
 from ladle.train.log import Log, read
 
 
@@ -41,6 +41,16 @@ def test_a_log_that_lost_lines_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"@ byte 4: log: expected the end of a line, as the checkpoint says, found b'e'"):
         Log(path, size=5)
     assert path.read_text() == '{"step": 0}\n'
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with Log(path) as log:
+        log.write(step=0)
+        with pytest.raises(ConfigError, match="expected to be the only one writing, found another process training here"):
+            Log(path)
+        assert read(path) == [{"step": 0}]
+    Log(path, size=12).close()
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "\x00"])

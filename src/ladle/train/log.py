@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
-from ladle.errors import FormatError
+from ladle.errors import ConfigError, FormatError
 
 
 class Log:
@@ -20,17 +21,19 @@ class Log:
     def __init__(self, path: Path, *, size: int = 0) -> None:
         """Open for appending, cut back to `size` bytes (a value of `tell()`; 0: begin anew).
 
-        Raises FormatError when the file is shorter than that or the place does not end a line.
+        While it is open it is locked, so that no second process writes into the same run; a killed one holds no lock.
+        Raises ConfigError when another process has it open, FormatError when the file is shorter than `size` or that
+        place does not end a line; then it is left as it was.
         """
         self.path = path
-        found = path.stat().st_size if path.exists() else 0
-        if found < size:
-            hint = "put the log back, or move the checkpoints away to train anew"
-            raise FormatError(path, found, "size", f"at least {size} bytes, as the checkpoint says", found, hint)
-        if size and (last := _byte(path, size - 1)) != b"\n":
-            raise FormatError(path, size - 1, "log", "the end of a line, as the checkpoint says", last)
-        self._file = path.open("ab")
-        self._file.truncate(size)
+        self._file = path.open("a+b")
+        try:
+            _lock(self._file, path)
+            _check_end(self._file, path, size)
+            self._file.truncate(size)
+        except BaseException:
+            self._file.close()
+            raise
 
     def write(self, **values: Any) -> None:
         """One object, one line, handed to the system at once."""
@@ -69,7 +72,21 @@ def read(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _byte(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(1)
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"{path}: expected to be the only one writing, found another process training here") from None
+    except OSError:
+        return  # a file system that knows no locks
+
+
+def _check_end(file: BinaryIO, path: Path, size: int) -> None:
+    found = file.seek(0, os.SEEK_END)
+    if found < size:
+        hint = "put the log back, or move the checkpoints away to train anew"
+        raise FormatError(path, found, "size", f"at least {size} bytes, as the checkpoint says", found, hint)
+    if size:
+        file.seek(size - 1)
+        if (last := file.read(1)) != b"\n":
+            raise FormatError(path, size - 1, "log", "the end of a line, as the checkpoint says", last)
