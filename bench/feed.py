@@ -1,6 +1,6 @@
 """The feed, warm: nanoGPT's algorithm, DataLoader and every installed peer against Ladle, interleaved in one process.
 
-python -m bench.feed [--tokens 500000000] [--rounds 30] [--shapes 12x1024,64x1024,8x8192,512x256] [--record]
+python -m bench.feed [--tokens 500000000] [--rounds 30] [--held] [--record]
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--scratch", type=Path, help="where the corpus is made and removed (default: a temporary folder)")
+    parser.add_argument("--held", action="store_true", help="keep each batch until the next has come, as a training loop does")
     parser.add_argument("--record", action="store_true", help="append to bench/results")
     args = parser.parse_args()
     tables = []
@@ -50,7 +51,7 @@ def main() -> None:
             fed = [contenders.ladle_feed(split, order, prefetch) for order in ("random", "shuffled") for prefetch in (0, None)]
             everyone = [contenders.nanogpt(path, split.dtype), contenders.dataloader(path, split.dtype), *found, gather, *fed]
             for B, T in (tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",")):
-                timings = compare(everyone, split, batch_size=B, block_size=T, rounds=args.rounds)
+                timings = compare(everyone, split, batch_size=B, block_size=T, rounds=args.rounds, hold=args.held)
                 least = TARGETS.get((B, T), (0, 0))
                 targets = {gather.name: least[0], **{contender.name: least[1] for contender in fed}} if any(least) else {}
                 rows = table.rows(timings, contenders.NANOGPT, targets)
@@ -61,6 +62,7 @@ def main() -> None:
     facts = {
         "corpus": f"{args.tokens} uniform ids, uint16, one file, page cache warm, every page mapped and every block verified"
     }
+    facts["batches"] = "each held until the next has come" if args.held else "each let go before the next is made"
     result = results.run("feed", tables, **facts, missing=missing or "no peer")
     if args.record:
         print(f"recorded in {results.append(result)}")

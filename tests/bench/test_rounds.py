@@ -1,5 +1,6 @@
 """The harness: wrong and fast is refused before it is timed, and what is timed is what was asked for."""
 
+import weakref
 from contextlib import contextmanager
 
 import numpy as np
@@ -167,6 +168,21 @@ def test_turns_alternate_and_afresh_means_opened_for_each_turn(tokens, split):
     )
     turns = ["before", "before", "open b", "close b"]
     assert log == ["open a", "open b", "close b", *turns, *turns, "close a"]
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_hold_keeps_one_batch_alive_while_the_next_is_made(tokens, split, hold):
+    alive, seen = [], []
+
+    class Watched(Slices):
+        def __call__(self):
+            seen.append(sum(reference() is not None for reference in alive))
+            x, y = super().__call__()
+            alive.append(weakref.ref(x))
+            return x, y
+
+    run(Watched(tokens, at=False), split, hold=hold)
+    assert seen[-2:] == [int(hold)] * 2
 
 
 def test_a_table_gives_ratios_to_the_reference_and_says_what_was_missed():

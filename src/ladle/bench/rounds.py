@@ -7,6 +7,7 @@ of consecutive batches, and a turn's time a batch is one observation. Medians an
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -89,6 +90,7 @@ def compare(
     turn_seconds: float = 0.03,
     batches: dict[str, int] | None = None,
     settle: int = 4,
+    hold: bool = False,
     before: Callable[[], None] = lambda: None,
     seed: int = 0,
 ) -> list[Timing]:
@@ -96,7 +98,8 @@ def compare(
 
     split: the corpus all of them read. turn_seconds: how long a turn of each should take; batches: by name, instead, how
     many batches a turn has. settle: batches at a turn's beginning that are not timed (they empty what was made ahead while
-    others ran). before: called before each turn, after the contender before it has been closed if it is opened afresh.
+    others ran). hold: keep each batch until the next has come, as `x, y = next(...)` in a loop does, so that two share the
+    processor's caches; else each is let go first. before: called before each turn, when the one before has been closed.
     Raises UnequalOutput naming the contender, the row, what was expected and what was found, before anything is timed.
     """
     timings = [Timing(c.name, batch_size, block_size) for c in contenders]
@@ -117,7 +120,7 @@ def compare(
                 with ExitStack() as own:
                     before()
                     draw = opened.get(contender.name) or own.enter_context(contender.open(batch_size, block_size))
-                    _turn(draw, timing, counts[contender.name], settle)
+                    _turn(draw, timing, counts[contender.name], settle=settle, hold=hold)
     return timings
 
 
@@ -203,15 +206,14 @@ def _count(draw: Draw, turn_seconds: float) -> int:
     return min(done, 2000)
 
 
-def _turn(draw: Draw, timing: Timing, batches: int, settle: int) -> None:
-    held: Any = None
+def _turn(draw: Draw, timing: Timing, batches: int, *, settle: int, hold: bool) -> None:
+    held: deque[Any] = deque(maxlen=int(hold))  # of length 0 it lets each batch go at once
     for _ in range(settle):
-        held = draw()
+        held.append(draw())
     read, cpu, begin = _bytes_read(), time.process_time(), time.perf_counter()
     for _ in range(batches):
-        held = draw()  # the batch before is still held while the next is made, as in a training loop
+        held.append(draw())
     seconds = time.perf_counter() - begin
-    del held
     timing.seconds.append(seconds / batches)
     timing.cpu_seconds.append((time.process_time() - cpu) / batches)
     timing.bytes_read.append((_bytes_read() - read) / batches)
