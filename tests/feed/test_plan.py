@@ -46,6 +46,7 @@ cuts = st.builds(
 kinds = st.sampled_from(["shuffled", "sequential", "random"])
 
 
+@settings(deadline=None)
 @given(cut=cuts, kind=kinds, first=st.integers(0, 2000), count=st.integers(1, 80), data=st.data())
 def test_rows_from_the_definition(cut, kind, first, count, data):
     T = data.draw(st.sampled_from(divisors(cut.window)))
@@ -66,6 +67,7 @@ def test_rows_from_the_definition(cut, kind, first, count, data):
         assert 0 <= rows.low[i] <= rows.high[i] <= T or rows.high[i] == 0 <= rows.low[i]
 
 
+@settings(deadline=None)
 @given(cut=cuts, kind=kinds, first=st.integers(0, 500))
 def test_the_same_slots_at_every_block_size(cut, kind, first):
     W = cut.window
@@ -74,6 +76,7 @@ def test_the_same_slots_at_every_block_size(cut, kind, first):
         assert slots(plan(cut, T, kind=kind).rows(first * W // T, 20 * W // T), T).tolist() == whole.tolist()
 
 
+@settings(deadline=None)
 @given(
     cut=cuts,
     asked=st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 200)), min_size=1, max_size=12),
@@ -90,6 +93,7 @@ def test_what_was_asked_before_changes_nothing(cut, asked, ahead):
             assert getattr(found, name).dtype == np.int64
 
 
+@settings(deadline=None)
 @given(cut=cuts, epoch=st.integers(0, 50), data=st.data())
 def test_an_epoch_hands_out_every_target_once(cut, epoch, data):
     T = data.draw(st.sampled_from(divisors(cut.window)))

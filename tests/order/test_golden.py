@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ladle.order.permutation import ORDER_VERSION, counter_hash, epoch_key, hash_key, mix64, multiply_high, permute
@@ -84,6 +84,7 @@ sizes = st.one_of(
 words = st.one_of(st.integers(0, WORD - 1), st.sampled_from([0, 1, WORD - 1, 2**63]))
 
 
+@settings(deadline=None)
 @given(n=sizes, i=st.integers(0, 2**62), key=words)
 def test_one_index(n, i, key):
     assert permute(i % n, n, key) == Reference.permute(i % n, n, key)
@@ -97,26 +98,31 @@ def test_where_float64_rounds_and_where_a_half_passes_30_bits(n):
     assert permute(places, n, 77).tolist() == [Reference.permute(i, n, 77) for i in places]
 
 
+@settings(deadline=None)
 @given(value=words)
 def test_mix64(value):
     assert int(mix64(np.array([value], dtype=np.uint64))[0]) == Reference.mix64(value)
 
 
+@settings(deadline=None)
 @given(key=words, i=st.integers(0, 2**63 - 2))
 def test_counter_hash(key, i):
     assert int(counter_hash(i, key)) == Reference.counter(key, i)
 
 
+@settings(deadline=None)
 @given(word=words, bound=st.integers(1, 2**62))
 def test_multiply_high(word, bound):
     assert int(multiply_high(np.array([word], dtype=np.uint64), bound)[0]) == word * bound >> 64
 
 
+@settings(deadline=None)
 @given(seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 2**62))
 def test_keys(seed, epoch):
     assert epoch_key(seed, epoch) == hash_key("order", seed, epoch) == Reference.key("order", seed, epoch)
 
 
+@settings(deadline=None)
 @given(
     unit=st.integers(0, 5000),
     n=st.one_of(st.integers(1, 60), st.integers(1000, 1100)),

@@ -49,6 +49,7 @@ def test_every_size_at_once_is_a_bijection_too():
     np.testing.assert_array_equal(permute(image, n, key, inverse=True), index)
 
 
+@settings(deadline=None)
 @given(
     data=st.data(),
     key=keys,
@@ -62,7 +63,7 @@ def test_inverse_at_any_n(data, key, n):
     np.testing.assert_array_equal(permute(permute(index, n, key, inverse=True), n, key), index)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     elements=st.lists(
         st.tuples(

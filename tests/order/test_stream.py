@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
@@ -28,6 +28,7 @@ def laid_out(n, seed, epoch, size):
     return epoch_order
 
 
+@settings(deadline=None)
 @given(n=sizes, seed=st.integers(0, 2**32), first=st.integers(0, 5000), count=st.integers(0, 700), size=blocks)
 def test_any_cut_of_the_shuffled_stream(n, seed, first, count, size):
     epochs, windows = Order(kind="shuffled", n=n, seed=seed, shuffle_block=size).windows(first, count)
@@ -38,6 +39,7 @@ def test_any_cut_of_the_shuffled_stream(n, seed, first, count, size):
     assert epochs.dtype == windows.dtype == np.int64
 
 
+@settings(deadline=None)
 @given(
     n=sizes, seed=st.integers(0, 99), epoch=st.integers(0, 2**40), size=blocks, kind=st.sampled_from(["shuffled", "sequential"])
 )

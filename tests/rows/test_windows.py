@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
@@ -139,6 +139,7 @@ def test_holding_is_a_scan(tail, epoch_offset, stride):
                 assert cut.holding(epoch, first, last).tolist() == reads, (cut, epoch, first, last)
 
 
+@settings(deadline=None)
 @given(
     M=st.integers(1, 2**45),
     W=st.integers(1, 2**20),
