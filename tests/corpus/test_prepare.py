@@ -440,3 +440,10 @@ def test_what_an_interrupted_run_left_is_cleaned_up(tmp_path):
     with ladle.prepare(write(tmp_path / "in", ["text"]), tmp_path / "out", tokenizer="bytes") as corpus:
         assert not Path(corpus.path / "0000.txt").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_the_marker_is_counted_for_tokenizers_that_do_not_know_it(tmp_path):
+    inputs = write(tmp_path / "in", ["a<|endoftext|>b"])
+    with ladle.prepare(inputs, tmp_path / "out", tokenizer="chars", val_fraction=0) as corpus:
+        assert corpus["train"].num_tokens == len("a<|endoftext|>b")
+        assert corpus.summary.markers == {"<|endoftext|>": 1}

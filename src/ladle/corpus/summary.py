@@ -25,7 +25,7 @@ class Summary:
     tokenizer: str
     vocab_size: int
     markers: dict[str, int]
-    markers_are_text: bool
+    allowed_special: list[str]
     splits: dict[str, dict[str, int]]
 
     @classmethod
@@ -51,7 +51,7 @@ class Summary:
             tokenizer=made["tokenizer"],
             vocab_size=manifest["vocab_size"],
             markers=made["counts"]["markers"],
-            markers_are_text=not made["options"]["allowed_special"],
+            allowed_special=made["options"]["allowed_special"],
             splits=splits,
         )
 
@@ -86,7 +86,7 @@ class Summary:
             lines.append(f"  {_plural(self.replaced, 'place')} that are not UTF-8 read as U+FFFD")
         for marker, count in self.markers.items():
             if count:
-                how = "kept as text" if self.markers_are_text else "taken as the control id"
+                how = "taken as the control id" if marker in self.allowed_special else "kept as text"
                 lines.append(f"  {marker} is written {_plural(count, 'time')} in the text, {how}")
         return "\n".join(lines)
 

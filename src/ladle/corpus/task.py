@@ -13,7 +13,7 @@ from ladle.corpus import format
 from ladle.corpus.plan import Part, Plan, Task
 from ladle.corpus.write import ShardWriter
 from ladle.errors import TokenError
-from ladle.tokens import MarkerCounter, Tokenizer
+from ladle.tokens import END_OF_TEXT, MarkerCounter, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class _Run:
         self.task, self.plan, self.tokenizer, self.folder, self.progress = task, plan, tokenizer, folder, progress
         self.writers: dict[str, ShardWriter] = {}
         allowed = plan.options.allowed_special
-        counted = sorted(m for m, id in tokenizer.special.items() if id == tokenizer.end_of_text or m in allowed)
-        self.counters = [MarkerCounter(marker) for marker in counted]
+        counted = {m for m, id in tokenizer.special.items() if id == tokenizer.end_of_text or m in allowed}
+        self.counters = [MarkerCounter(marker) for marker in sorted(counted | {END_OF_TEXT})]
 
     def document(self, number: int) -> bool:
         """Append one source's document to its split, or to two if it is cut. Returns whether it had any tokens."""
