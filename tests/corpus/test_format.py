@@ -3,8 +3,11 @@
 import hashlib
 import io
 import json
+import struct
+import zlib
 
 import numpy as np
+import pytest
 
 import ladle
 from ladle.corpus import format
@@ -236,3 +239,42 @@ def test_numpy_reads_the_side_files():
 
 def test_the_dtype_follows_the_vocabulary():
     assert [format.dtype_name(size) for size in (1, 65535, 65536, 65537, 1 << 32)] == ["uint16"] * 3 + ["uint32"] * 2
+
+
+def read_by_the_page(folder):
+    """A reader written from docs/format.md with the standard library alone: {split: (tokens, document ends, sources)}."""
+    manifest = json.loads((folder / "corpus.json").read_bytes())
+    assert (manifest["format"], manifest["version"]) == ("ladle-corpus", 1)
+    code = {"uint16": "H", "uint32": "I"}[manifest["dtype"]]
+    names = [json.loads(line)["name"] for line in (folder / "sources.jsonl").read_bytes().splitlines()]
+    content = {}
+    for split, entry in manifest["splits"].items():
+        tokens, ends, sources = [], [], []
+        for shard in entry["shards"]:
+            files = {k: (folder / f"{shard['name']}.{k}").read_bytes() for k in ("bin", "docs.npy", "from.npy", "sums.npy")}
+            sums = struct.unpack(f"<{(len(files['sums.npy']) - 128) // 4}I", files.pop("sums.npy")[128:])
+            assert sums == tuple(zlib.crc32(f[i : i + 4096]) for f in files.values() for i in range(0, len(f), 4096))
+            ends += [len(tokens) + end for end in struct.unpack(f"<{shard['documents']}Q", files["docs.npy"][128:])]
+            tokens += struct.unpack(f"<{shard['tokens']}{code}", files["bin"])
+            records = struct.iter_unpack("<IIQQ", files["from.npy"][192:])
+            sources += [names[shard["inputs"]["first"][0] + record[0]] for record in records]
+        content[split] = (tokens, ends, sources)
+    return content
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "gpt2"])
+def test_the_page_is_enough_to_write_a_reader(tmp_path, tokenizer):
+    (tmp_path / "in").mkdir()
+    for i in range(30):
+        (tmp_path / "in" / f"{i:02}.txt").write_text(f"text {i} é " * (i * 37 % 500))
+    with ladle.prepare(
+        tmp_path / "in", tmp_path / "out", tokenizer=tokenizer, split="hash", val_fraction=0.3, shard_bytes=9000
+    ) as corpus:
+        content = read_by_the_page(tmp_path / "out")
+        assert set(content) == {"train", "val"}
+        for name, (tokens, ends, sources) in content.items():
+            split = corpus[name]
+            assert len(split.shards) > 2
+            assert split.read(0, split.num_tokens).tolist() == tokens
+            assert split.document_ends().tolist() == ends
+            assert [place.source for place in split.locate([end - 1 for end in ends])] == sources
