@@ -56,7 +56,7 @@ def open(folder: Path) -> Corpus:
         except FormatError as error:
             if name == "train" and (folder / "train.bin").exists():
                 raise
-            broken[name] = error
+            broken[name] = FormatError(*error.args)  # anew: a traceback would keep this frame, and with it the splits
 
     @cache
     def fingerprint() -> str:

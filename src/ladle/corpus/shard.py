@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -84,18 +85,23 @@ class ArrayShard:
 
 
 class Pool:
-    """Which shards are mapped now: at most `limit`; the one unused for longest is let go first."""
+    """Which shards are mapped now: at most `limit`; the one unused for longest is let go first.
+
+    It holds weak references: a corpus that is dropped without close() lets go of its files at once.
+    """
 
     def __init__(self, limit: int = 64) -> None:
         self.limit = limit
-        self._mapped: OrderedDict[FileShard, None] = OrderedDict()
+        self._mapped: OrderedDict[ref[FileShard], None] = OrderedDict()
 
-    def used(self, shard: FileShard) -> None:
+    def used(self, shard: ref[FileShard]) -> None:
         """Note that shard is mapped and was just read."""
         self._mapped.pop(shard, None)  # to the end, in single steps that threads may interleave
         self._mapped[shard] = None
         while len(self._mapped) > self.limit:
-            self._mapped.popitem(last=False)[0].unmap()
+            oldest = self._mapped.popitem(last=False)[0]()
+            if oldest is not None:
+                oldest.unmap()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,7 @@ class FileShard:
         self.num_bytes = num_tokens * dtype.itemsize
         self._dtype = dtype
         self._pool = pool
+        self._self = ref(self)
         self._sums = sums
         self._map: _Map | None = None
         self._random = False
@@ -201,7 +208,7 @@ class FileShard:
             if self._closed:
                 raise ClosedError(f"{self.where}: read after its corpus was closed")
             now = self._map = self._open()
-        self._pool.used(self)
+        self._pool.used(self._self)
         return now
 
     def _open(self) -> _Map:
