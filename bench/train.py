@@ -29,8 +29,10 @@ def main() -> int:
     parser.add_argument("text", type=Path, help="the text file")
     parser.add_argument("--preset", default="cpu-small")
     parser.add_argument("--learning-rate", type=float, help="instead of the preset's")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; two that must share their cores are slower (default 1)")
     parser.add_argument("--record", action="store_true", help="add the run to bench/results")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     changes = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
     config = TrainConfig.preset(options.preset, **changes)
     with tempfile.TemporaryDirectory() as folder:
