@@ -14,20 +14,12 @@ from bench.peers import peers
 import ladle
 from bench import results
 from ladle.bench import contenders, table
-from ladle.bench.corpus import make
+from ladle.bench.corpus import make, touch
 from ladle.bench.rounds import compare
-from ladle.corpus.split import Split
+from ladle.bench.side_by_side import SHAPES, parse
 
-SHAPES = "12x1024,64x1024,8x8192,512x256"
 # Least ratio to nanoGPT's algorithm, gather alone and next(feed): issue 2, section 6.
 TARGETS = {(12, 1024): (15, 8), (64, 1024): (18, 12), (8, 8192): (8, 5), (512, 256): (50, 30)}
-
-
-def touch(split: Split) -> None:
-    """Bring every page of the split into the page cache and into this process's page table, and verify every block."""
-    piece = 1 << 22
-    for start in range(0, split.num_tokens, piece):
-        split.read(start, min(piece, split.num_tokens - start))
 
 
 def main() -> None:
@@ -50,7 +42,7 @@ def main() -> None:
             gather = contenders.ladle_gather(split)
             fed = [contenders.ladle_feed(split, order, prefetch) for order in ("random", "shuffled") for prefetch in (0, None)]
             everyone = [contenders.nanogpt(path, split.dtype), contenders.dataloader(path, split.dtype), *found, gather, *fed]
-            for B, T in (tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",")):
+            for B, T in parse(args.shapes):
                 timings = compare(everyone, split, batch_size=B, block_size=T, rounds=args.rounds, hold=args.held)
                 least = TARGETS.get((B, T), (0, 0))
                 targets = {gather.name: least[0], **{contender.name: least[1] for contender in fed}} if any(least) else {}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ladle.bench.machine import machine, slug
+from ladle.bench.machine import line, machine, slug
 from ladle.bench.table import markdown
 
 FOLDER = Path(__file__).parent / "results"
@@ -57,12 +57,10 @@ def append(result: Mapping[str, object]) -> Path:
 def page(result: Mapping[str, object]) -> str:
     """One run as Markdown; the latest comes first in its file."""
     facts: dict[str, object] = result["machine"]  # type: ignore[assignment]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())  # type: ignore[attr-defined]
-    hardware = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}"
     lines = [
         f"# {result['theme']}, {result['date']}, commit {result['commit']}",
         f"`{result['command']}`",
-        f"{hardware}, Python {facts['python']}; {versions}",
+        line(facts),
     ]
     lines += [
         f"{key}: {value}"

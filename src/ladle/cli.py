@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
     top.add_argument("--version", action="version", version=f"ladle {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_prepare, _inspect, _verify, _show, _train):
+    for add in (_prepare, _inspect, _verify, _show, _train, _bench):
         add(commands)
     return top
 
@@ -283,6 +283,37 @@ def _join_ranks(config: TrainConfig, stack: ExitStack) -> tuple[TrainConfig, Ran
         torch.cuda.set_device(local_rank)
     backend = "nccl" if on_cuda else "gloo"
     return config, stack.enter_context(joined(rank=rank, world_size=world_size, address=address, port=port, backend=backend))
+
+
+def _bench(commands: Commands) -> None:
+    add = command(
+        commands,
+        "bench",
+        "measure the feed beside nanoGPT's algorithm and a DataLoader, after checking that all give the corpus's own rows",
+        "ladle bench feed\nladle bench feed data/book --shapes 12x256,64x256",
+    )
+    add.add_argument("what", choices=("feed",), help="what to measure")
+    add.add_argument("corpus", nargs="?", metavar="CORPUS", help="a corpus folder (default: random ids, made and removed)")
+    add.add_argument("--split", default="train", metavar="NAME", help="which split (default train)")
+    add.add_argument("--shapes", default="12x1024,64x1024,8x8192,512x256", metavar="BxT,...", help="batch size x block size")
+    add.add_argument("--rounds", type=int, default=10, metavar="N", help="turns of each contender (default 10)")
+    add.add_argument("--json", action="store_true", help="print one JSON object a shape")
+    add.set_defaults(run=_run_bench)
+
+
+def _run_bench(arguments: argparse.Namespace) -> int:
+    from ladle.bench.machine import line
+    from ladle.bench.side_by_side import side_by_side
+    from ladle.bench.table import markdown
+
+    for found in side_by_side(arguments.corpus, split=arguments.split, shapes=arguments.shapes, rounds=arguments.rounds):
+        if arguments.json:
+            print(json.dumps(found), flush=True)
+            continue
+        if "machine" in found:
+            print(f"{line(found['machine'])}\n{found['corpus']['where']}: {found['corpus']['tokens']} tokens, page cache warm")
+        print(f"\nB = {found['batch_size']}, T = {found['block_size']}\n{markdown(found['rows'])}", flush=True)
+    return 0
 
 
 def _standard_input() -> str:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from ladle.corpus import format
+from ladle.corpus.split import Split
 from ladle.corpus.write import ShardWriter, write_file
 
 VOCAB = 50257  # GPT-2's
 DOCUMENT = 1000  # tokens, on average, of which the first SHORTEST are certain
 SHORTEST = 8
 DOCUMENTS = 1 << 12  # written at once
+TOUCHED = 1 << 22  # tokens read at once
 
 
 def make(folder: Path, num_tokens: int, seed: int = 0) -> Path:
@@ -57,3 +59,9 @@ def make(folder: Path, num_tokens: int, seed: int = 0) -> Path:
     }
     write_file(folder / format.MANIFEST, [format.readable(manifest)])
     return folder / "train-00000.bin"
+
+
+def touch(split: Split) -> None:
+    """Read a split once: its pages are then in the page cache and this process's page table, its blocks verified."""
+    for start in range(0, split.num_tokens, TOUCHED):
+        split.read(start, min(TOUCHED, split.num_tokens - start))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("numpy", "torch", "ladle")
 
 
-def machine(packages: tuple[str, ...] = PACKAGES) -> dict[str, object]:
+def machine(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
     """cpu, cores this process may use, memory_gib, kernel, python, and the versions of those packages that are installed."""
     return {
         "cpu": processor(),
@@ -40,7 +42,14 @@ def installed(package: str) -> str | None:
         return None
 
 
-def slug(facts: dict[str, object]) -> str:
+def line(facts: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    hardware = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}"
+    return f"{hardware}, Python {facts['python']}; {versions}"
+
+
+def slug(facts: Mapping[str, Any]) -> str:
     """A short name for files: xeon-2core-24gib."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@.*", " ", str(facts["cpu"]).lower()))
     name = next((word for word in words if word not in {"intel", "amd", "gen"}), "cpu")

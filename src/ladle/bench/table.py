@@ -32,29 +32,27 @@ def rows(timings: Sequence[Timing], reference: str, targets: Mapping[str, float]
 
 
 def markdown(table: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a Markdown table, which is as readable on a terminal."""
+    """The rows as a Markdown table, which is as readable on a terminal; the targets only where there are any."""
     head = ["", "µs a batch, median", "quartiles", "CPU µs", "tokens/s, millions", "times nanoGPT", "target"]
-    lines = [head]
-    for row in table:
-        quartiles = " to ".join(f"{value:.1f}" for value in row["quartiles_us"])
-        target = "" if "target" not in row else f"{row['target']}: {'met' if row['met'] else 'MISSED'}"
-        lines.append(
-            [
-                str(row["name"]),
-                f"{row['median_us']:.1f}",
-                quartiles,
-                f"{row['cpu_us']:.1f}",
-                f"{row['tokens_per_s'] / 1e6:.1f}",
-                f"{row['ratio']:.1f}",
-                target,
-            ]
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    drawn = [
-        "| "
-        + " | ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
-        + " |"
-        for line in lines
+    lines = [head, *map(_line, table)]
+    if not any(line[-1] for line in lines[1:]):
+        lines = [line[:-1] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+    return "\n".join("| " + " | ".join(map(_cell, line, widths, range(len(widths)))) + " |" for line in lines)
+
+
+def _line(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        f"{row['median_us']:.1f}",
+        " to ".join(f"{value:.1f}" for value in row["quartiles_us"]),
+        f"{row['cpu_us']:.1f}",
+        f"{row['tokens_per_s'] / 1e6:.1f}",
+        f"{row['ratio']:.1f}",
+        "" if "target" not in row else f"{row['target']}: {'met' if row['met'] else 'MISSED'}",
     ]
-    drawn.insert(1, "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|")
-    return "\n".join(drawn)
+
+
+def _cell(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if column else text.ljust(width)
