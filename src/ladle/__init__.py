@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from ladle.feed.dataloader import create_dataloader as create_dataloader
     from ladle.feed.feed import Feed as Feed
     from ladle.feed.get_batch import get_batch as get_batch
+    from ladle.feed.mixture import Mixture as Mixture
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Feed": "ladle.feed.feed",
     "GPTDataset": "ladle.feed.dataloader",
+    "Mixture": "ladle.feed.mixture",
     "create_dataloader": "ladle.feed.dataloader",
     "from_ids": "ladle.corpus.memory",
     "from_text": "ladle.corpus.memory",
@@ -32,9 +34,10 @@ _WHERE = {
     "prepare": "ladle.corpus.prepare",
 }
 
-__all__ = [  # noqa: PLE0604, F822  the names live in _WHERE and are checked by a test
+__all__ = [
     "Feed",
     "GPTDataset",
+    "Mixture",
     "__version__",
     "create_dataloader",
     "from_ids",

@@ -45,7 +45,7 @@ class ClosedError(LadleError, RuntimeError):
 class FormatError(LadleError, ValueError):
     """A file that is not what it says it is."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  they are the error's args, in this order
         self, path: str | os.PathLike[str], offset: int | None, field: str, expected: object, found: object, hint: str = ""
     ) -> None:
         """path: the file. offset: bytes from its start, or None where no place can be named. hint: what to do."""

@@ -11,6 +11,7 @@ import ladle
 from ladle.errors import ConfigError
 from ladle.feed.plan import AHEAD, Plan
 from ladle.order.stream import Order
+from ladle.rows.stream import WindowStream
 from ladle.rows.windows import Windows
 
 IGNORED = -100
@@ -22,7 +23,7 @@ def divisors(W):
 
 def plan(cut, T, *, kind="shuffled", seed=7, ahead=AHEAD, shuffle_block=None):
     n = cut.targets - cut.window + 1 if kind == "random" else cut.count
-    return Plan(Order(kind=kind, n=n, seed=seed, shuffle_block=shuffle_block), cut, T, ahead)
+    return Plan(WindowStream(Order(kind=kind, n=n, seed=seed, shuffle_block=shuffle_block), cut), T, ahead)
 
 
 def slots(rows, T):
@@ -55,7 +56,7 @@ def test_rows_from_the_definition(cut, kind, first, count, data):
     for i in range(count):
         slot = (first + i) * T
         unit, column = divmod(slot, cut.window)
-        (epoch,), (window,) = made.order.windows(unit, 1)
+        (epoch,), (window,) = made.stream.order.windows(unit, 1)
         if kind == "random":
             start, owned = int(window), range(int(window), int(window) + cut.window)
         else:

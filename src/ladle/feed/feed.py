@@ -14,23 +14,16 @@ from ladle.corpus.split import Split
 from ladle.errors import ClosedError, ConfigError, MissingExtra
 from ladle.feed.arguments import integer
 from ladle.feed.batch import Arrival, Batch
+from ladle.feed.mixture import Mixture
 from ladle.feed.prefetch import Prefetcher
 from ladle.feed.producer import Producer, Shape, Ticket
 from ladle.feed.provenance import Span, spans
 from ladle.feed.ranks import topology
-from ladle.feed.state import FeedState, recipe_hash, recipe_json
-from ladle.order.permutation import LARGEST, ORDER_VERSION
-from ladle.order.stream import Kind, Order
-from ladle.rows.windows import Tail, Windows
-
-DEFAULTS: dict[str, object] = {  # left out of the recipe, so that a new option changes no old hash
-    "order": "shuffled",
-    "stride": None,
-    "tail": "cover",
-    "epoch_offset": False,
-    "shuffle_block": None,
-    "score": "all",
-}
+from ladle.feed.recipe import INDEPENDENT, Amendment, History, Recipe
+from ladle.feed.state import FeedState
+from ladle.order.permutation import LARGEST
+from ladle.order.stream import Kind
+from ladle.rows.windows import Tail
 
 
 class Feed:
@@ -55,7 +48,7 @@ class Feed:
 
     def __init__(
         self,
-        source: Split,
+        source: Split | Mixture,
         *,
         batch_size: int,
         block_size: int,
@@ -77,7 +70,7 @@ class Feed:
         prefetch: int = 2,
         max_mapped: int | None = None,
     ) -> None:
-        if not isinstance(source, Split):
+        if not isinstance(source, Split | Mixture):
             found = type(source).__name__  # type: ignore[unreachable]
             raise ConfigError(f"source: expected a split, found {found}; use ladle.open(path)['train'] or ladle.from_ids(array)")
         batch_size = integer("batch_size", batch_size, 1)
@@ -95,49 +88,35 @@ class Feed:
             raise ConfigError(f"batch_size: expected at least a row for each of {world_size} ranks, found {batch_size} rows")
         self.source, self.seed = source, seed
         self.shape = Shape(batch_size=batch_size, block_size=block_size, rank=rank, world_size=world_size)
-        self.windows = Windows(
-            num_tokens=source.num_tokens,
+        self.recipe = Recipe(
+            seed=seed,
             window=window,
+            order=order,
             stride=stride,
             tail=tail,
             epoch_offset=epoch_offset,
-            seed=seed,
+            shuffle_block=shuffle_block,
             score=score,
-            where=source.where,
         )
-        n = self.windows.count
-        if order == "random":
-            _only_windows(stride=stride, tail=tail, epoch_offset=epoch_offset, score=score, epochs=epochs)
-            n = self.windows.targets - window + 1
-        self.order = Order(kind=order, n=n, seed=seed, shuffle_block=shuffle_block)
-        settings: dict[str, object] = {
-            "order": order,
-            "stride": stride,
-            "tail": tail,
-            "epoch_offset": epoch_offset,
-            "shuffle_block": shuffle_block,
-            "score": score,
-            "order_version": ORDER_VERSION,
-            "seed": seed,
-            "window": window,
-            "corpus": source.fingerprint,
-        }
-        self.recipe = recipe_hash(recipe_json(settings, DEFAULTS))
-        self._stream = FeedState(recipe=self.recipe, corpus=source.fingerprint, seed=seed, window=window, position=0)
+        self.stream = source.stream(self.recipe) if isinstance(source, Mixture) else self.recipe.stream(source)
+        self._history = _history(self.recipe, source)
         self._position = 0
+        if epochs is not None and order == "random":
+            raise ConfigError(f"epochs: expected None with order='random', found {epochs!r}: {INDEPENDENT}")
         ends = [] if epochs is None else [integer("epochs", epochs, 1) * self.slots_per_epoch]
         ends += [] if total_tokens is None else [integer("total_tokens", total_tokens, 1)]
         self._end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
+        if isinstance(source, Mixture):
+            source.check_end(self.recipe, self._end)
         send, self._close_device = _sender(framework, device)
 
         def producer(*, advise: bool) -> Producer:
             return Producer(
-                source,
-                self.order,
-                self.windows,
+                source.joined if isinstance(source, Mixture) else source,
+                self.stream,
                 self.shape,
                 ignore_index=ignore_index,
-                stream=self._stream,
+                state=FeedState(self._history, 0),
                 send=send,
                 max_mapped=max_mapped,
                 advise=advise,
@@ -156,10 +135,13 @@ class Feed:
 
     @property
     def slots_per_epoch(self) -> int:
-        """n * W. Raises ConfigError for order="random", which has no epochs."""
-        if self.order.kind == "random":
+        """n * W. Raises ConfigError for order="random" and for a mixture, which have no epochs."""
+        units = self.stream.units_per_epoch
+        if units is None:
+            if isinstance(self.source, Mixture):
+                raise ConfigError("a mixture has no epochs: each of its sources has its own; use total_tokens=")
             raise ConfigError("order='random' has no epochs: it draws independent windows for ever; use total_tokens=")
-        return self.windows.count * self.windows.window
+        return units * self.recipe.window
 
     @property
     def batches_per_epoch(self) -> int:
@@ -169,8 +151,10 @@ class Feed:
     def __len__(self) -> int:
         """Batches from position 0 to the end of a finite feed. Raises TypeError for an endless one."""
         if self._end is None:
-            hint = "" if self.order.kind == "random" else f" (feed.batches_per_epoch is {self.batches_per_epoch})"
-            raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it{hint}")
+            if self.stream.units_per_epoch is None:
+                raise TypeError("this feed is endless: pass total_tokens= to end it")
+            hint = f"(feed.batches_per_epoch is {self.batches_per_epoch})"
+            raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it {hint}")
         return (self._end + self.shape.slots - 1) // self.shape.slots
 
     def __bool__(self) -> bool:
@@ -233,7 +217,11 @@ class Feed:
         """The documents in a row of the global batch number `step`, in order, with their provenance."""
         B, T = self.shape.batch_size, self.shape.block_size
         place, first = integer("row", row, 0, B), self._step(step) * B
-        return spans(self.source, int(self._look.rows(first, B).start[place]), T + 1)
+        start = int(self._look.rows(first, B).start[place])
+        if not isinstance(self.source, Mixture):
+            return spans(self.source, start, T + 1)
+        number = self.source.source_of(start)
+        return spans(self.source.splits[number], start - int(self.source.bases[number]), T + 1, self.source.names[number])
 
     def _step(self, step: int) -> int:
         """The number of a batch, from 0. Raises IndexError outside a finite feed, ConfigError where none could be."""
@@ -249,7 +237,7 @@ class Feed:
 
     def state_dict(self) -> dict[str, object]:
         """Where the consumer stands: plain JSON values, under 400 bytes, the same on every rank."""
-        return self._stream.at(self._position).to_dict()
+        return FeedState(self._history, self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a saved state, also under another batch size, block size, rank or prefetch depth.
@@ -257,7 +245,7 @@ class Feed:
         Takes effect at once, before or after iteration has begun. Raises StateError if it belongs to another stream.
         """
         self._check_open()
-        self._position = self._stream.position_from(state)
+        self._position = FeedState(self._history, 0).position_from(state)
 
     # --- lifetime ---
 
@@ -281,18 +269,13 @@ class Feed:
 
     def __repr__(self) -> str:
         B, T = self.shape.batch_size, self.shape.block_size
-        return f"Feed({self.source.where}, batch_size={B}, block_size={T}, order={self.order.kind!r}, position={self.position})"
+        return f"Feed({self.source.where}, batch_size={B}, block_size={T}, order={self.recipe.order!r}, position={self.position})"
 
 
-def _only_windows(**settings: object) -> None:
-    """Raise ConfigError for a setting that only epochs of windows have."""
-    none: dict[str, object] = {**DEFAULTS, "epochs": None}
-    for name, value in settings.items():
-        if value != none[name]:
-            raise ConfigError(
-                f"{name}: expected {none[name]!r} with order='random', found {value!r}: independent windows have no epochs, no "
-                f"neighbours and no tail (total_tokens= ends such a feed)"
-            )
+def _history(recipe: Recipe, source: Split | Mixture) -> History:
+    if isinstance(source, Mixture):
+        return History(recipe, source.start(), source.amendments(recipe.window))
+    return History(recipe, Amendment(from_position=0, content={}, corpora={"": source.fingerprint}))
 
 
 def _following(shape: Shape, ticket: Ticket) -> Ticket | None:

@@ -8,8 +8,7 @@ import numpy as np
 
 from ladle.errors import ConfigError
 from ladle.order.permutation import I64
-from ladle.order.stream import Order
-from ladle.rows.windows import Windows
+from ladle.rows.stream import Stream
 
 AHEAD = 4096  # rows planned at once, so that NumPy's cost a call disappears
 
@@ -34,13 +33,13 @@ class Plan:
     Not shared between threads.
     """
 
-    def __init__(self, order: Order, windows: Windows, block_size: int, ahead: int = AHEAD) -> None:
+    def __init__(self, stream: Stream, block_size: int, ahead: int = AHEAD) -> None:
         """ahead: rows to compute at least; 1 where single batches are looked at."""
-        if block_size < 1 or windows.window % block_size:
-            raise ConfigError(f"block_size: expected a divisor of the window {windows.window}, found {block_size}")
-        if windows.overlaps and block_size != windows.window:
-            raise ConfigError(f"stride below the window needs block_size equal to it: {windows.window}, found {block_size}")
-        self.order, self.windows, self.block_size = order, windows, block_size
+        if block_size < 1 or stream.window % block_size:
+            raise ConfigError(f"block_size: expected a divisor of the window {stream.window}, found {block_size}")
+        if stream.whole_rows and block_size != stream.window:
+            raise ConfigError(f"stride below the window needs block_size equal to it: {stream.window}, found {block_size}")
+        self.stream, self.block_size = stream, block_size
         self._ahead = ahead
         self._blocks: list[tuple[int, Rows]] = []
 
@@ -54,21 +53,17 @@ class Plan:
         return block.part(0, count)
 
     def _compute(self, first: int, count: int) -> Rows:
-        per_window = self.windows.window // self.block_size
+        per_window = self.stream.window // self.block_size
         first_unit = first // per_window
         last_unit = (first + count - 1) // per_window + 1
-        epochs, chosen = self.order.windows(first_unit, last_unit - first_unit)
-        if self.order.kind == "random":  # the order drew the start itself, and every target counts
-            start, low, high = chosen, np.zeros_like(chosen), np.full_like(chosen, self.windows.window)
-        else:
-            start, low, high = self.windows.spans(epochs, chosen)
+        start, low, high = self.stream.spans(first_unit, last_unit - first_unit)
         if per_window == 1:
             return _frozen(start, low, high)
         T = self.block_size
         row = np.arange(first, first + count, dtype=np.int64)
         unit, column = row // per_window - first_unit, row % per_window * T
         # Of a padded window whole rows can lie past the split: they stand at its last token, and own no column.
-        start = np.minimum(start[unit] + column, self.windows.num_tokens - 1)
+        start = np.minimum(start[unit] + column, self.stream.num_tokens - 1)
         return _frozen(start, np.clip(low[unit] - column, 0, T), np.clip(high[unit] - column, 0, T))
 
 

@@ -16,8 +16,7 @@ from ladle.feed.gather import gather
 from ladle.feed.plan import AHEAD, Plan, Rows
 from ladle.feed.state import FeedState
 from ladle.order.permutation import I64
-from ladle.order.stream import Order
-from ladle.rows.windows import Windows
+from ladle.rows.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +58,20 @@ class Producer:
     def __init__(
         self,
         split: Split,
-        order: Order,
-        windows: Windows,
+        stream: Stream,
         shape: Shape,
         *,
         ignore_index: int,
-        stream: FeedState,
+        state: FeedState,
         send: Callable[[NDArray[np.int64]], Arrival],
         max_mapped: int | None = None,
         advise: bool = False,
     ) -> None:
-        """send: begins to take an int64 block (2, rows, T) to the device. stream: what the batches' states are made from.
+        """send: begins to take an int64 block (2, rows, T) to the device. state: what the batches' states are made from.
         advise: batches will follow each other, so plan ahead and tell the kernel what comes next."""
-        self._split, self._shape, self._ignore, self._stream, self._send = split, shape, ignore_index, stream, send
+        self._split, self._shape, self._ignore, self._state, self._send = split, shape, ignore_index, state, send
         self._mine = shape.slice
-        self._plan = Plan(order, windows, shape.block_size, ahead=AHEAD if advise else 1)
+        self._plan = Plan(stream, shape.block_size, ahead=AHEAD if advise else 1)
         self._advisor: Advisor | None = None
         if advise:
             self._advisor = Advisor(
@@ -82,7 +80,7 @@ class Producer:
                 row_tokens=shape.block_size + 1,
                 stride=shape.batch_size,
                 max_mapped=max_mapped,
-                scattered=order.kind != "sequential",
+                scattered=stream.scattered,
             )
 
     def __call__(self, ticket: Ticket) -> Batch:
@@ -106,7 +104,7 @@ class Producer:
             num_targets=shape.slots - lost,
             rows=range(first_row + mine.start, first_row + mine.stop),
             starts=starts,
-            stream=self._stream,
+            stream=self._state,
         )
 
     def rows(self, first: int, count: int) -> Rows:

@@ -14,15 +14,16 @@ class Span:
     """One document's part of a row.
 
     columns: [first, last) of the row's T + 1 tokens (inputs and the last label). tokens: [first, last) in the split.
-    origin: where its first token came from.
+    origin: where its first token came from. corpus: the source's name in a mixture, else None.
     """
 
     columns: tuple[int, int]
     tokens: tuple[int, int]
     origin: Provenance
+    corpus: str | None = None
 
 
-def spans(split: Split, start: int, length: int) -> list[Span]:
+def spans(split: Split, start: int, length: int, corpus: str | None = None) -> list[Span]:
     """The documents in tokens [start, start + length) of the split, in order. Raises ConfigError if ends are not known."""
     last = min(start + length, split.num_tokens)
     ends = split.document_ends()
@@ -31,6 +32,6 @@ def spans(split: Split, start: int, length: int) -> list[Span]:
     borders = [start, *(int(end) for end in ends[low:high] if start < int(end) < last), last]
     origins = split.locate(borders[:-1])
     return [
-        Span(columns=(first - start, after - start), tokens=(first, after), origin=origin)
+        Span(columns=(first - start, after - start), tokens=(first, after), origin=origin, corpus=corpus)
         for first, after, origin in zip(borders[:-1], borders[1:], origins, strict=True)
     ]

@@ -124,3 +124,71 @@ def _left_of(units: I64, whole: I64, half: I64) -> I64:
     """floor((2 * units * half + whole) / (2 * whole)), without leaving 64 bits: the units sent to the left child."""
     cycle, place = np.divmod(units, whole)
     return cycle * half + (2 * place * half + whole) // (2 * whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Weights that hold from a unit on. before: the units each source (of all) has had by then, int64 [S]."""
+
+    first_unit: int
+    tree: Tree
+    members: I64  # the sources that take part, as places among all of them, ascending
+    before: I64
+
+
+class Stages:
+    """Which source feeds which unit, through all stages. Sources are numbered in name order over all stages."""
+
+    def __init__(self, names: Sequence[str], stages: Sequence[tuple[int, Mapping[str, int]]]) -> None:
+        """names: every source, sorted. stages: (first unit, integer weights of its sources), the first at unit 0."""
+        self.stages: list[Stage] = []
+        place = {name: i for i, name in enumerate(names)}
+        before = np.zeros(len(names), dtype=np.int64)
+        for number, (first_unit, weights) in enumerate(stages):
+            if number:
+                last = self.stages[-1]
+                if first_unit <= last.first_unit:
+                    raise ConfigError(
+                        f"stages: expected each to last at least one window, found stage {number - 1} to begin at window "
+                        f"{last.first_unit} and stage {number} at window {first_unit}"
+                    )
+                before = last.before.copy()
+                before[last.members] += last.tree.counts(first_unit - last.first_unit)
+            members = np.array([place[name] for name in weights], dtype=np.int64)
+            self.stages.append(Stage(first_unit, Tree.of(list(weights.values())), members, before))
+        self._first_units = np.array([stage.first_unit for stage in self.stages], dtype=np.int64)
+
+    def split(self, first_unit: int, count: int) -> tuple[I64, I64]:
+        """(source, which of its own units) of units [first_unit, first_unit + count). int64 [count] each."""
+        source, own = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        for number, stage in enumerate(self.stages):
+            last = self.stages[number + 1].first_unit if number + 1 < len(self.stages) else first_unit + count
+            low, high = max(first_unit, stage.first_unit), min(first_unit + count, last)
+            if low < high:
+                part = slice(low - first_unit, high - first_unit)
+                member, counted = stage.tree.split(np.arange(low, high, dtype=np.int64) - stage.first_unit)
+                source[part] = stage.members[member]
+                own[part] = counted + stage.before[source[part]]
+        return source, own
+
+    def counts(self, units: int) -> I64:
+        """How many of the first `units` units each source feeds. int64 [S]."""
+        stage = self.stages[max(int(np.searchsorted(self._first_units, units, side="right")) - 1, 0)]
+        counts = stage.before.copy()
+        counts[stage.members] += stage.tree.counts(units - stage.first_unit)
+        return counts
+
+    def join(self, source: int, own: I64) -> I64:
+        """The inverse of split: the units that are this source's own-th ones. int64 [k].
+
+        A source that leaves for good never has some of them: those are -1.
+        """
+        begins = np.array([stage.before[source] for stage in self.stages], dtype=np.int64)
+        which = np.searchsorted(begins, own, side="right") - 1
+        units = np.full(own.size, -1, dtype=np.int64)
+        for number in np.unique(which).tolist():
+            stage, chosen = self.stages[number], which == number
+            member = np.flatnonzero(stage.members == source)
+            if member.size:
+                units[chosen] = stage.first_unit + stage.tree.join(int(member[0]), own[chosen] - stage.before[source])
+        return units

@@ -120,17 +120,10 @@ class Windows:
                 low = np.where(windows > 0, np.minimum((windows - 1) * S, M - W) + W - start, 0)
             return start, low, np.full_like(start, W)
         if not self.epoch_offset:
-            first = windows * W
-        else:
-            different, which = np.unique(epochs, return_inverse=True)
-            offsets = np.array([self.offset(int(epoch)) for epoch in different], dtype=np.int64)
-            first = offsets[which] + (windows if self.tail == "drop" else windows - 1) * W
-        if self.tail == "drop":
-            return first, np.zeros_like(first), np.full_like(first, W)
-        last = np.minimum(first + W, M)
-        owned = np.maximum(first, 0)
-        start = first if self.tail == "pad" else np.clip(first, 0, M - W)
-        return start, np.minimum(owned, last) - start, last - start
+            return owned(self.offset(0), windows, M, W, self.tail)
+        different, which = np.unique(epochs, return_inverse=True)
+        offsets = np.array([self.offset(int(epoch)) for epoch in different], dtype=np.int64)
+        return owned(offsets[which], windows, M, W, self.tail)
 
     def holding(self, epoch: int, first: int, last: int) -> I64:
         """The windows that read any of the targets [first, last) in this epoch. int64, ascending."""
@@ -147,3 +140,19 @@ class Windows:
         near = np.union1d(near, [0, self.count - 1])  # the clipped ones reach further than their number says
         start, _, _ = self.spans(np.full(near.size, epoch, dtype=np.int64), near)
         return near[(start < last) & (start + W > first)]
+
+
+def owned(offset: int | I64, windows: I64, targets: int | I64, window: int, tail: Tail) -> tuple[I64, I64, I64]:
+    """(start, low, high) of windows that do not overlap: see Windows.spans. All elementwise.
+
+    offset: where the epoch's first cut falls (Windows.offset). targets: M, of the split that each window is cut from.
+    """
+    W = window
+    if tail == "drop":
+        start = offset + windows * W
+        return start, np.zeros_like(start), np.full_like(start, W)
+    first = offset + (windows - 1) * W
+    last = np.minimum(first + W, targets)
+    own = np.maximum(first, 0)
+    start = first if tail == "pad" else np.clip(first, 0, targets - W)
+    return start, np.minimum(own, last) - start, last - start

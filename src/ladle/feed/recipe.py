@@ -1,0 +1,112 @@
+"""The recipe: everything that decides the order, as canonical JSON, and its hash as it stood at any position."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ladle.corpus.split import Split
+from ladle.errors import ConfigError
+from ladle.order.permutation import ORDER_VERSION
+from ladle.order.stream import Kind, Order
+from ladle.rows.stream import Stream, WindowStream
+from ladle.rows.windows import Tail, Windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What `Feed` is told of the order. The corpus and the amendments come on top of it: see History."""
+
+    seed: int
+    window: int
+    order: Kind = "shuffled"
+    stride: int | None = None
+    tail: Tail = "cover"
+    epoch_offset: bool = False
+    shuffle_block: int | None = None
+    score: Literal["all", "new"] = "all"
+
+    def settings(self) -> dict[str, object]:
+        """The seed, the window, the order version, and what is not a default: a new option changes no old hash."""
+        said = {name: value for name, value in asdict(self).items() if value != getattr(DEFAULT, name)}
+        return {**said, "seed": self.seed, "window": self.window, "order_version": ORDER_VERSION}
+
+    def refuse(self, where: str, why: str, *names: str) -> None:
+        """Raise ConfigError for the first of these settings that is not its default."""
+        for name in names:
+            if (value := getattr(self, name)) != (default := getattr(DEFAULT, name)):
+                raise ConfigError(f"{name}: expected {default!r} {where}, found {value!r}: {why}")
+
+    def cut(self, split: Split) -> Windows:
+        """The windows of a split. Raises ConfigError where it is too short, or a setting cannot be right."""
+        return Windows(
+            num_tokens=split.num_tokens,
+            window=self.window,
+            stride=self.stride,
+            tail=self.tail,
+            epoch_offset=self.epoch_offset,
+            seed=self.seed,
+            score=self.score,
+            where=split.where,
+        )
+
+    def stream(self, split: Split) -> Stream:
+        """The stream of one split."""
+        windows = self.cut(split)
+        n = windows.count
+        if self.order == "random":
+            self.refuse("with order='random'", INDEPENDENT, "stride", "tail", "epoch_offset", "score")
+            n = windows.targets - self.window + 1
+        return WindowStream(Order(kind=self.order, n=n, seed=self.seed, shuffle_block=self.shuffle_block), windows)
+
+
+DEFAULT = Recipe(seed=0, window=1)
+INDEPENDENT = "independent windows have no epochs, no neighbours and no tail (total_tokens= ends such a feed)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amendment:
+    """A change that acts on the slots from a position on. corpora: sources it brings in, {name: fingerprint}."""
+
+    from_position: int
+    content: Mapping[str, object]
+    corpora: Mapping[str, str]
+
+
+class History:
+    """The recipe as it stood at each position: its start, and the amendments in the order in which they act."""
+
+    def __init__(self, recipe: Recipe, start: Amendment, amendments: tuple[Amendment, ...] = ()) -> None:
+        """start: the content and the corpora at position 0."""
+        self.recipe, self._start = recipe, start
+        self.amendments = tuple(sorted(amendments, key=lambda a: (a.from_position, canonical(a.content))))
+
+    def with_amendments(self, *more: Amendment) -> History:
+        """The same start with more amendments."""
+        return History(self.recipe, self._start, (*self.amendments, *more))
+
+    def at(self, position: int) -> tuple[str, str]:
+        """(recipe hash, corpus fingerprint) of what acts before a position. Amendments at or after it change neither."""
+        acting = [one for one in self.amendments if one.from_position < position]
+        corpora = dict(self._start.corpora)
+        for one in acting:
+            corpora.update(one.corpora)
+        # One corpus is known by its own fingerprint; several by the hash of all.
+        corpus = next(iter(corpora.values())) if set(corpora) == {""} else digest(canonical(corpora))
+        told: dict[str, object] = {**self.recipe.settings(), **self._start.content, "corpora": corpora}
+        if acting:
+            told["amendments"] = [{"from_position": one.from_position, **one.content} for one in acting]
+        return digest(canonical(told)), corpus
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys and no spaces, ASCII only: equal values, equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def digest(text: str) -> str:
+    """32 hexadecimal digits of BLAKE2b."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
