@@ -17,6 +17,12 @@ from ladle.train import PRESETS, TrainConfig
     ("change", "message"),
     [
         ({"steps": 0}, "steps: expected >= 1, found 0"),
+        ({"steps": 2.5}, "steps: expected int, found 2.5"),
+        ({"steps": "10"}, "steps: expected int, found '10'"),
+        ({"keep": True}, "keep: expected int, found True"),
+        ({"bias": 1}, "bias: expected bool, found 1"),
+        ({"learning_rate": None}, "learning_rate: expected float, found None"),
+        ({"decay_steps": 1.0}, r"decay_steps: expected int \| None, found 1.0"),
         ({"batch_size": -3}, "batch_size: expected >= 1, found -3"),
         ({"micro_batch_size": 0}, r"micro_batch_size: expected >= 1 \(or nothing\), found 0"),
         ({"warmup_steps": -1}, "warmup_steps: expected >= 0, found -1"),
@@ -38,6 +44,7 @@ def test_errors(change: dict, message: str) -> None:
 
 
 def test_frozen_and_plain() -> None:
+    assert TrainConfig(grad_clip=1).grad_clip == 1
     config = TrainConfig()
     with pytest.raises(FrozenInstanceError):
         config.steps = 3  # type: ignore[misc]

@@ -176,7 +176,7 @@ def test_command_line(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert state["run"]["config"]["bias"] is False
         assert main(command) == 2
         assert capsys.readouterr().err == (
-            f"ladle: {tmp_path}/run: expected a folder without a run, found one; resume it, or name another folder\n"
+            f"ladle: {tmp_path}/run: expected a folder without a run, found one; --resume (resume=True) continues it; or name another folder\n"
         )
         assert main([*command, "--resume"]) == 0
         assert main([*command, "--resume", "--width", "32"]) == 2

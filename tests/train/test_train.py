@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from dataclasses import replace
@@ -313,7 +314,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_a_run_is_refused(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a folder without a run, found one; resume it, or name another folder"):
+    with pytest.raises(ConfigError, match=r"expected a folder without a run, found one; --resume \(resume=True\) continues it"):
         train(splits(), whole, SMALL)
 
 
@@ -332,6 +333,36 @@ def test_a_corpus_that_does_not_know_its_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vocab_size: expected a number of ids, found none: .* \(its largest id is 10\)"):
         train(data, tmp_path, SMALL)
     assert train(data, tmp_path, replace(SMALL, vocab_size=11, steps=1)).steps == 1
+
+
+def test_a_corpus_without_a_train_split(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="corpus: expected a split named 'train', found test, val"):
+        train({"val": splits()["val"], "test": splits()["val"]}, tmp_path, SMALL)
+
+
+def test_a_damaged_val_split_is_an_error_and_none_is_not(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    config = replace(SMALL, vocab_size=11, steps=1)
+    (np.arange(400, dtype="<u2") % 11).tofile(tmp_path / "data" / "train.bin")
+    (tmp_path / "data" / "val.bin").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"val\.bin"):
+        train(tmp_path / "data", tmp_path / "run", config)
+    with ladle.open(tmp_path / "data") as corpus:
+        assert train({"train": corpus["train"]}, tmp_path / "run", config).val_loss is None
+
+
+def test_a_full_disk_leaves_the_older_checkpoints(tmp_path: Path) -> None:
+    """No file may grow past 300 000 bytes: the optimizer's does not fit, the model's does."""
+    script = tmp_path / "full.py"
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+    script.write_text(limit + SCRIPT.replace("steps=", "width=96, steps="))
+    running = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run"), str(Path(__file__).parent), "20"], capture_output=True, text=True
+    )
+    assert running.returncode != 0
+    assert "FormatError" in running.stderr
+    assert "checkpoint: expected room and permission to write it, found" in running.stderr
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 def test_unknown_largest_id_is_checked_on_the_host_batch_by_batch(tmp_path: Path) -> None:
@@ -400,12 +431,13 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
 
 
 def compiler() -> bool:
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    return headers and any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler(), reason="torch.compile needs a C++ compiler on the CPU, and there is none")
-@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(not compiler(), reason="torch.compile needs a C++ compiler and Python.h on the CPU, and they are not here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled(tmp_path: Path) -> None:
     """On request; the losses equal the plain run's to rounding."""
     config, data = replace(SMALL, dropout=0.0, steps=3, micro_batch_size=None), {"train": splits()["train"]}
@@ -413,3 +445,17 @@ def test_compiled(tmp_path: Path) -> None:
     train(data, tmp_path / "compiled", replace(config, compile=True))
     for a, b in zip(lines(tmp_path / "plain"), lines(tmp_path / "compiled"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_compiling_without_a_compiler_is_one_line(tmp_path: Path) -> None:
+    (np.arange(400, dtype="<u2") % 11).tofile(tmp_path / "train.bin")
+    (np.arange(100, dtype="<u2") % 11).tofile(tmp_path / "val.bin")
+    options = f"--vocab-size 11 --layers 1 --heads 1 --width 8 --block-size 8 --steps 1 --compile --out {tmp_path}/run".split()
+    nowhere = {"PATH": "/nonexistent", "CXX": "/nonexistent/c++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    running = subprocess.run(
+        [sys.executable, "-m", "ladle", "train", str(tmp_path), *options], capture_output=True, text=True, env=nowhere
+    )
+    assert running.returncode == 2
+    assert running.stderr.splitlines()[-1].startswith("ladle: compile: expected a model that torch.compile can build here, found")
+    assert "Traceback" not in running.stderr

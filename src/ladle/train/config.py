@@ -83,6 +83,8 @@ class TrainConfig:
     compile: bool = _option(False, "torch.compile the model")
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            _check_kind(f.name, getattr(self, f.name), str(f.type))
         for least, names in (
             (1, "block_size batch_size eval_batch_size base_batch_size steps keep"),
             (0, "prefetch warmup_steps eval_every checkpoint_every sample_tokens weight_decay grad_clip min_learning_rate"),
@@ -155,6 +157,15 @@ class TrainConfig:
         if name not in PRESETS:
             raise ConfigError(f"preset: expected one of {', '.join(sorted(PRESETS))}, found {name!r}")
         return replace(cls(**PRESETS[name]), **changes)
+
+
+def _check_kind(name: str, value: Any, kind: str) -> None:
+    """A value must be of its field's kind; a whole number may stand for a float, True may not stand for 1."""
+    if value is None and kind.endswith("| None"):
+        return
+    kinds = {"int": int, "float": int | float, "bool": bool, "str": str}[kind.removesuffix(" | None")]
+    if not isinstance(value, kinds) or isinstance(value, bool) != (kinds is bool):
+        raise ConfigError(f"{name}: expected {kind}, found {value!r}")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

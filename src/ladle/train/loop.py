@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, TextIO, cast
@@ -33,6 +32,7 @@ from ladle.train.log import Log
 from ladle.train.ranks import Ranks
 from ladle.train.report import Progress, Report, banner
 from ladle.train.schedule import learning_rate, scaled_rate
+from ladle.train.vocabulary import find_splits
 
 _SAVED = {"feed": dict, "config": dict, "made_with": dict, "val_loss": float | None, "log_bytes": int}
 
@@ -104,10 +104,9 @@ class _Run:
         self.config, self.ranks, self.device, self.out = config, ranks, device, out
         self.checkpoints = out / "checkpoints"
         found = self._place(resume)
-        vocab_size = _vocab_size(corpus["train"], config)
-        self.splits = {name: _bounded(corpus[name], vocab_size) for name in ("train", "val") if name in corpus}
+        self.splits = find_splits(corpus, config.vocab_size)
         self.tokenizer = self.splits["train"].tokenizer
-        self.model = GPT(config.shape(vocab_size), device=device, seed=config.seed)
+        self.model = GPT(config.shape(self.splits["train"].vocab_size or 0), device=device, seed=config.seed)
         self.optimizer = optimizer.make(self.model, config)
         self.feed = stack.enter_context(self._make_feed(config.prefetch, device))
         self.step, self.val_loss = 0, cast("float | None", None)
@@ -127,7 +126,7 @@ class _Run:
             ranks.share(p.data)
         self.first_step = self.step
         self.gradient = Gradient(self.model)
-        self.loss_sum = torch.compile(self._loss_sum) if config.compile else self._loss_sum
+        self.loss_sum = _compiled(self._loss_sum) if config.compile else self._loss_sum
         # Off the CPU a batch's digest would wait for the device: the host looks the same batch up for itself.
         self.look = None if device.type == "cpu" else stack.enter_context(self._make_feed(0, None))
         self.log = None
@@ -281,7 +280,10 @@ class _Run:
         """The checkpoint to resume from, the same on every rank. Raises ConfigError for a folder that must not be used."""
         found = checkpoint.list_checkpoints(self.checkpoints)
         if not resume and self.ranks.first and (found or (self.out / "log.jsonl").exists()):
-            raise ConfigError(f"{self.out}: expected a folder without a run, found one; resume it, or name another folder")
+            raise ConfigError(
+                f"{self.out}: expected a folder without a run, found one; --resume (resume=True) continues it; "
+                "or name another folder"
+            )
         if not resume:
             return None
         newest = torch.tensor(int(found[-1].name.split("-")[1]) if found else -1)
@@ -357,32 +359,18 @@ def _device(name: str) -> torch.device:
         return mover.device
 
 
-def _vocab_size(split: Split, config: TrainConfig) -> int:
-    size = config.vocab_size or split.vocab_size
-    if size is None:
-        hint = "" if split.max_id is None else f" (its largest id is {split.max_id})"
-        raise ConfigError(
-            f"vocab_size: expected a number of ids, found none: {split.where} does not say which tokenizer made it{hint}; "
-            "give vocab_size, 50257 for GPT-2's"
-        )
-    return size
+def _compiled(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """torch.compile, whose failure (no C++ compiler, say) is an error of ours."""
+    compiled = torch.compile(function)
 
+    def call(x: Tensor, y: Tensor) -> Tensor:
+        try:
+            return compiled(x, y)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            found = str(error).strip().split("\n", 1)[0]
+            raise ConfigError(f"compile: expected a model that torch.compile can build here, found {found}") from error
 
-def _bounded(split: Split, vocab_size: int) -> Split:
-    """The same split, whose every id is known to fit the model, or is checked by the feed on the host, before any device.
-
-    Raises TokenError with both sizes.
-    """
-    needed = split.vocab_size if split.max_id is None else split.max_id + 1
-    if needed is not None and needed > vocab_size:
-        what = "its tokenizer has" if split.max_id is None else f"its largest id is {split.max_id}, so it needs"
-        raise TokenError(
-            f"{split.where}: {what} {needed} ids, but the model's vocabulary has {vocab_size}; "
-            "raise vocab_size, or prepare the text with the model's tokenizer"
-        )
-    bounded = copy.copy(split)
-    bounded.vocab_size = vocab_size
-    return bounded
+    return call
 
 
 def _made_with(ranks: Ranks) -> dict[str, Any]:
