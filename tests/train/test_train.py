@@ -25,7 +25,7 @@ import ladle
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError, FormatError, StateError, TokenError
 from ladle.nn import GPT
-from ladle.train import TrainConfig, checkpoint, learning_rate, log, train
+from ladle.train import TrainConfig, checkpoint, learning_rate, log, loop, train
 
 SMALL = TrainConfig(
     layers=1, heads=2, width=16, block_size=8, batch_size=6, micro_batch_size=4, dropout=0.2, steps=12, learning_rate=1e-2,
@@ -308,6 +308,24 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     newest = checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert checkpoint.read(newest).step >= 48
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_a_device_that_works_ahead_is_read_one_step_late(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA: each number is read after the next update was queued, the digest is the host's; the log is the same."""
+    monkeypatch.setattr(loop, "_works_ahead", lambda device: True)
+    written: list[tuple[int, int]] = []
+    settle = loop._Run._settle
+
+    def spy(run: Any) -> None:
+        if run.pending is not None:
+            written.append((run.pending[0]["step"], run.optimizer.state[run.model.ln_f.weight]["step"].item()))
+        settle(run)
+
+    monkeypatch.setattr(loop._Run, "_settle", spy)
+    train(splits(), tmp_path, replace(SMALL, keep=9, eval_every=0, checkpoint_every=0))
+    assert written == [*((step, step + 2) for step in range(11)), (11, 12)]
+    assert [line for line in lines(tmp_path) if "loss" in line] == [line for line in lines(whole) if "loss" in line]
+    assert weights(tmp_path, 12) == weights(whole, 12)
 
 
 # --- refusals ---

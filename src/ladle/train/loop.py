@@ -127,8 +127,9 @@ class _Run:
         self.first_step = self.step
         self.gradient = Gradient(self.model)
         self.loss_sum = _compiled(self._loss_sum) if config.compile else self._loss_sum
-        # Off the CPU a batch's digest would wait for the device: the host looks the same batch up for itself.
-        self.look = None if device.type == "cpu" else stack.enter_context(self._make_feed(0, None))
+        self.lags = _works_ahead(device)
+        # A batch's digest would wait for such a device: the host looks the same batch up for itself.
+        self.look = stack.enter_context(self._make_feed(0, None)) if self.lags else None
         self.log = None
         if ranks.first:
             out.mkdir(parents=True, exist_ok=True)
@@ -172,7 +173,7 @@ class _Run:
         norm = self.gradient.clip(config.grad_clip)
         self.optimizer.step()
         digest = self._digest(batch)
-        if self.device.type != "cpu":
+        if self.lags:
             self._settle()  # the update before this one: its numbers have arrived, so nothing waits
         seconds = time.perf_counter() - started
         self.seconds, self.waited = self.seconds + seconds, self.waited + waited
@@ -185,7 +186,7 @@ class _Run:
             "data_wait": round(waited / seconds, 5),
         }
         self.pending = (record, loss, norm, digest)
-        if self.device.type == "cpu":
+        if not self.lags:
             self._settle()
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
@@ -349,6 +350,11 @@ class _Run:
 
 def _due(step: int, every: int) -> bool:
     return bool(every) and step % every == 0
+
+
+def _works_ahead(device: torch.device) -> bool:
+    """Whether the host only queues the device's work, so that reading a number back would make it wait."""
+    return device.type != "cpu"
 
 
 def _device(name: str) -> torch.device:
