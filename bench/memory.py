@@ -12,6 +12,7 @@ import argparse
 import multiprocessing
 import re
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ def resident() -> tuple[float, float]:
     return tuple(int(re.search(rf"{key}:\s+(\d+) kB", status)[1]) / 1024 for key in ("RssAnon", "RssFile"))  # type: ignore[index,return-value]
 
 
-def watch(folder: Path, batches: int, options: dict[str, Any], answer: Any) -> None:
-    """Walk the feed and send what memory did, as one row."""
+def watch(folder: Path, batches: int, options: dict[str, Any]) -> dict[str, object]:
+    """Walk the feed and tell what memory did, as one row."""
     with ladle.open(folder) as corpus, ladle.Feed(corpus["train"], batch_size=B, block_size=T, **options) as feed:
         anonymous, mapped, floor = [], [], resident()[1]
         for step in range(batches):
@@ -41,16 +42,14 @@ def watch(folder: Path, batches: int, options: dict[str, Any], answer: Any) -> N
                 anonymous.append(now[0])
                 mapped.append(now[1] - floor)
         del batch
-    answer.send(
-        {
-            "feed": ", ".join(f"{key}={value}" for key, value in options.items()) or "defaults",
-            f"anonymous MiB after {SETTLED * EVERY} batches": round(anonymous[SETTLED], 1),
-            "at the end": round(anonymous[-1], 1),
-            "most": round(max(anonymous[SETTLED:]), 1),
-            "mapped MiB, most": round(max(mapped), 1),
-            "mapped, at the end": round(mapped[-1], 1),
-        }
-    )
+    return {
+        "feed": ", ".join(f"{key}={value}" for key, value in options.items()) or "defaults",
+        f"anonymous MiB after {SETTLED * EVERY} batches": round(anonymous[SETTLED], 1),
+        "at the end": round(anonymous[-1], 1),
+        "most": round(max(anonymous[SETTLED:]), 1),
+        "mapped MiB, most": round(max(mapped), 1),
+        "mapped, at the end": round(mapped[-1], 1),
+    }
 
 
 def main() -> None:
@@ -66,11 +65,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         path = make(Path(folder) / "corpus", args.tokens)
         for options in feeds:
-            receive, send = multiprocessing.get_context("spawn").Pipe(duplex=False)
-            process = multiprocessing.get_context("spawn").Process(target=watch, args=(path.parent, args.batches, options, send))
-            process.start()
-            rows.append(receive.recv())
-            process.join()
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                rows.append(process.submit(watch, path.parent, args.batches, options).result())
     print(results.plain(rows))
     facts = {"corpus": f"{args.tokens} uniform ids, uint16, one file", "batches": args.batches}
     result = results.run("memory", [{"title": f"B = {B}, T = {T}", "rows": rows}], **facts)
