@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from ladle.feed.feed import Feed
 from ladle.nn.gpt import GPT
 from ladle.train.config import TrainConfig
 from ladle.train.ranks import Ranks
+
+LONGEST_SILENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class Progress:
 
     def __init__(self, writer: TextIO | None, *, start: int, steps: int) -> None:
         self._writer, self._steps = writer, steps
-        self._every = max(1, steps // 20)
+        self._every, self._said = max(1, steps // 20), time.monotonic()
         on_terminal = writer is not None and writer.isatty()
         self._bar = _Bar(total=steps, initial=start, file=writer, unit="step", dynamic_ncols=True) if on_terminal else None
 
@@ -96,7 +99,12 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {record['loss']:.3f}, {grouped(record['tokens_per_s'])} tokens/s", refresh=False)
             self._bar.update()
-        elif record["step"] % self._every == 0 or record["step"] == self._steps - 1:
+        elif (
+            record["step"] % self._every == 0
+            or record["step"] == self._steps - 1
+            or time.monotonic() - self._said > LONGEST_SILENCE_S
+        ):
+            self._said = time.monotonic()
             self.say(
                 f"step {record['step']}/{self._steps}  loss {record['loss']:.4f}  lr {record['lr']:.2e}  "
                 f"{grouped(record['tokens_per_s'])} tokens/s  waiting for data {record['data_wait']:.1%}"
