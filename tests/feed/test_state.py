@@ -225,7 +225,11 @@ def test_the_recipe_is_canonical_json_with_defaults_left_out():
         ("unit", "samples", "it counts something else"),
         ("seed", 6, "it belongs to another seed"),
         ("window", 8, "windows are what is shuffled: pass window= from the start to change block_size later"),
-        ("recipe", "0" * 32, "order, stride, tail, epoch_offset, shuffle_block, score, or weights, stages and exclusions before that position, differ from the run that saved it"),
+        (
+            "recipe",
+            "0" * 32,
+            "order, stride, tail, epoch_offset, shuffle_block, score, or weights, stages and exclusions before that position, differ from the run that saved it",
+        ),
     ],
 )
 def test_a_foreign_state_names_both(key, value, reason):

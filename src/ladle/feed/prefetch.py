@@ -7,6 +7,7 @@ leaving early loses nothing, an interrupt at any moment loses at most work, and 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections import deque
@@ -46,12 +47,12 @@ class Prefetcher(Generic[Ticket, Made]):
         self._make, self._following, self._depth = make, following, depth
         self._asked: deque[Job[Ticket, Made]] = deque()
         self._jobs: SimpleQueue[Job[Ticket, Made] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._stop: weakref.finalize[..., Prefetcher[Ticket, Made]] | None = None
+        self._process: int | None = None  # where the thread runs
 
     def take(self, ticket: Ticket) -> Made:
         """What `make` gives for this ticket; asks for those that follow. An exception of `make` is raised here as it was."""
-        if self._thread is None or not self._thread.is_alive():  # not yet, or this is a forked child
+        if self._process != os.getpid():  # not yet begun, or this is a forked child, which has no threads
             self._start()
         asked = self._asked
         if not asked or asked[0].ticket != ticket:
@@ -84,14 +85,13 @@ class Prefetcher(Generic[Ticket, Made]):
         self._asked.clear()
 
     def _start(self) -> None:
-        self._forget()
-        if self._stop is not None:
-            self._stop.detach()
+        self.close()  # what an interrupted start may have left
         self._jobs = SimpleQueue()
         # daemon: a consumer stuck at exit must not hang the interpreter; the finalizer joins it in good order.
-        self._thread = threading.Thread(target=_run, args=(self._make, self._jobs), name="ladle-prefetch", daemon=True)
-        self._stop = weakref.finalize(self, _end, self._thread, self._jobs)
-        self._thread.start()
+        thread = threading.Thread(target=_run, args=(self._make, self._jobs), name="ladle-prefetch", daemon=True)
+        self._stop = weakref.finalize(self, _end, thread, self._jobs)
+        thread.start()
+        self._process = os.getpid()
 
     def close(self) -> None:
         """End the thread and wait for it. Safe to call twice."""
@@ -125,5 +125,5 @@ def _end(thread: threading.Thread, jobs: SimpleQueue[Job[Any, Any] | None]) -> N
         while True:
             jobs.get_nowait()
     jobs.put(None)
-    if thread.is_alive() and thread is not threading.current_thread():
+    if thread.ident is not None and thread is not threading.current_thread():
         thread.join(_JOIN_SECONDS)
