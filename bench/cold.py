@@ -63,6 +63,15 @@ def cached(path: Path, samples: int = 1000) -> float:
     return held / samples
 
 
+def read_ahead(folder: str) -> str:
+    """How far the kernel reads on by itself on this folder's disk: what a plain map pays for each fault."""
+    device = os.stat(folder).st_dev
+    try:
+        return Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb").read_text("ascii").strip() + " KiB"
+    except OSError:
+        return "unknown"
+
+
 def afresh(folder: Path, order: Any, prefetch: int | None) -> Contender:
     """next(feed) over a corpus that is opened for the turn."""
 
@@ -87,7 +96,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="append to bench/results")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
-        path = make(Path(folder) / "corpus", args.tokens)
+        path, ahead = make(Path(folder) / "corpus", args.tokens), read_ahead(folder)
         ours = [afresh(path.parent, order, prefetch) for order in ("random", "shuffled") for prefetch in (0, None)]
         with ladle.open(path.parent) as corpus:
             split = corpus["train"]
@@ -114,7 +123,8 @@ def main() -> None:
     print(f"{table.markdown(rows)}\n\n{results.plain(reads)}")
     tables = [{"title": f"B = {B}, T = {T}", "rows": rows}, {"title": "Read from the disk", "rows": reads}]
     facts = {"corpus": f"{args.tokens} uniform ids, uint16, one file, dropped from the page cache before each turn"}
-    result = results.run("cold", tables, **facts)
+    print(f"read-ahead of the disk: {ahead}")
+    result = results.run("cold", tables, **facts, read_ahead=ahead)
     if args.record:
         print(f"recorded in {results.append(result)}")
 

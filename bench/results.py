@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ladle.bench.machine import line, machine, slug
@@ -19,11 +20,12 @@ PACKAGES = ("ladle", "numpy", "torch", "grain", "litdata", "megatron-core", "tor
 
 def run(theme: str, tables: Sequence[Mapping[str, object]], **facts: object) -> dict[str, object]:
     """One run: what was measured, on what, when, by which command. tables: {"title", "rows"} each."""
+    words = ["FOLDER" if before == "--scratch" else word for before, word in pairwise(sys.argv)]
     return {
         "theme": theme,
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%MZ"),
         "commit": commit(),
-        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *words]),
         "machine": machine(PACKAGES),
         **facts,
         "tables": list(tables),

@@ -29,7 +29,7 @@ def results(tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(module, "commit", lambda: "abc1234")
-    monkeypatch.setattr(sys, "argv", ["bench/feed.py", "--rounds", "3"])
+    monkeypatch.setattr(sys, "argv", ["bench/feed.py", "--scratch", "/some/place", "--rounds", "3"])
     return module
 
 
@@ -38,7 +38,7 @@ def test_runs_are_appended_and_drawn_the_latest_first(results):
         shown = results.append(results.run("feed", [{"title": title, "rows": [ROW]}], corpus="small"))
     runs = json.loads(shown.with_suffix(".json").read_text("utf-8"))
     assert [run["tables"][0]["title"] for run in runs] == ["first", "second"]
-    assert runs[0]["command"] == "python -m bench.feed --rounds 3"
+    assert runs[0]["command"] == "python -m bench.feed --scratch FOLDER --rounds 3"
     assert runs[0]["commit"] == "abc1234"
     assert shown.name.startswith("feed_")
     assert shown.name.endswith(f"_{runs[0]['date'][:10]}.md")
