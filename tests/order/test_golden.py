@@ -5,6 +5,7 @@ Nothing in `Reference` calls the library. If a literal breaks, that is a new ORD
 
 import math
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,3 +235,24 @@ def test_frozen_epoch_offsets():
         windows = Windows(num_tokens=10_000, window=window, tail=tail, epoch_offset=True, seed=7)
         shifts = [Reference.key("offset", 7, epoch) % window + (tail == "cover") for epoch in range(4)]
         assert [windows.offset(epoch) for epoch in range(4)] == shifts == offsets
+
+
+def test_the_page_says_the_same():
+    page = (Path(__file__).parents[2] / "docs" / "order.md").read_text("utf-8")
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+    table = {first: rest for first, *rest in cells}
+    for (purpose, *parts), value in KEYS.items():
+        assert table[f'key("{purpose}", {", ".join(map(str, parts))})'] == [str(value)]
+    assert table["counter(0, 0), (0, 1), (0, 2)"] == [", ".join(str(MIXED[0, i]) for i in range(3))]
+    for n, images in PERMUTED.items():
+        name = {2**30: "2^30", 2**40: "2^40", 2**48 - 59: "2^48 - 59", 2**48: "2^48", 2**62: "2^62"}.get(n, str(n))
+        assert table[name] == [str(image) for image in images]
+    for name, expected in {
+        "shuffled, n = 10, seed 7, three epochs": EPOCHS[7],
+        "shuffle_block = 4, n = 10, seed 7, two epochs": BLOCKS[10, 4],
+        "shuffle_block = 3, n = 9, seed 7, two epochs": BLOCKS[9, 3],
+        "random, M - W + 1 = 1000, seed 7": STARTS[1000],
+        "random, M - W + 1 = 10^12, seed 7": STARTS[10**12],
+        'offsets o, "cover", W = 1024, seed 7, epochs 0 to 3': OFFSETS[1024, "cover"],
+    }.items():
+        assert table[name][0].replace(",", "").split() == [str(number) for number in expected]

@@ -226,7 +226,7 @@ def _sort(index: I64, n: I64, key: U64, *, inverse: bool) -> I64:
     first = np.flatnonzero(new)  # of each pair, ascending in n, so that rows sorted together waste little
     row = np.cumsum(new) - 1
     out = np.empty(index.size, dtype=np.int64)
-    rows_at_once = 4 * BLOCK // int(n[-1]) if n.size else 1
+    rows_at_once = BLOCK // int(n[-1]) if n.size else 1
     for low in range(0, first.size, rows_at_once):
         pairs = first[low : low + rows_at_once]
         high = first[low + rows_at_once] if low + rows_at_once < first.size else index.size
@@ -239,7 +239,8 @@ def _from_rows(index: I64, row: I64, n: I64, key: U64, *, inverse: bool) -> I64:
     """index, row: int64 [k], the row being a place in n and key (one of each for every row of hashes)."""
     numbers = np.arange(int(n.max()))
     hashes = counter_hash(numbers, key[:, np.newaxis])
-    hashes[numbers >= n[:, np.newaxis]] = _MASK  # no hash is larger, so a row begins with its own n
+    least = int(n.min())
+    hashes[:, least:][numbers[least:] >= n[:, np.newaxis]] = _MASK  # no hash is larger, so a row begins with its own n
     hashes.sort(axis=1)
     if not inverse:
         value = _unmix64(hashes[row, index])
