@@ -184,17 +184,17 @@ def test_padding_rows_are_not_asked_for():
 
 @pytest.fixture
 def sparse(tmp_path):
-    """256 MiB that take no room on the disk; pages of holes count as resident like any others."""
+    """128 MiB that take no room on the disk; pages of holes count as resident like any others."""
     with open(tmp_path / "train.bin", "wb") as file:
-        file.truncate(2**28)
+        file.truncate(2**27)
     return tmp_path
 
 
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])
 @pytest.mark.parametrize(("batch_size", "block_size"), [(12, 1024), (64, 256), (2, 2**17)])
 def test_resident_pages_stay_near_the_bound(sparse, order, batch_size, block_size):
-    """Bound 48 MiB, file 256: whatever the shape, at most a quarter more, and it is reached."""
-    bound = 48 * 2**20
+    """Bound 24 MiB, file 128: whatever the shape, at most a quarter more, and it is reached."""
+    bound = 24 * 2**20
     before = mapped_bytes()
     with feed_of(sparse, order=order, batch_size=batch_size, block_size=block_size, max_mapped=bound) as feed:
         most = 0

@@ -277,6 +277,30 @@ def test_an_interrupt_between_any_two_instructions_loses_no_order(folder, before
     assert soon(lambda: not threads())
 
 
+def test_a_copy_begins_in_the_thread_and_arrives_where_it_is_used(folder, monkeypatch):
+    """As a device needs it: the stream that must wait for the copy is the consumer's, not the prefetch thread's."""
+    begun, arrived = [], []
+
+    def send(block):
+        begun.append(threading.current_thread().name)
+
+        def arrival():
+            arrived.append(threading.current_thread().name)
+            return block[0], block[1]
+
+        return arrival
+
+    monkeypatch.setattr("ladle.feed.feed._sender", lambda framework, device: (send, lambda: None))
+    with feed_of(folder, framework="torch", prefetch=3) as feed:
+        for _ in range(5):
+            next(feed)
+        assert arrived == ["MainThread"] * 5
+        assert len(begun) >= 5
+        assert set(begun) == {"ladle-prefetch"}
+        feed[0]
+        assert arrived == ["MainThread"] * 6
+
+
 def test_a_hundred_epochs_leave_one_thread(folder):
     with feed_of(folder, block_size=256, batch_size=40) as feed:
         for _ in range(100):

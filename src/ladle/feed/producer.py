@@ -131,7 +131,7 @@ def _within(ticket: Ticket, shape: Shape, rows: Rows) -> tuple[I64, I64]:
 
 def _mask(y: NDArray[np.int64], rows: I64, low: I64, high: I64, ignore_index: int) -> None:
     """Write ignore_index outside columns [low, high) of these rows of y; rows outside y belong to other ranks."""
-    for row, first, last in zip(rows.tolist(), low.tolist(), high.tolist(), strict=True):
-        if 0 <= row < len(y):
-            y[row, :first] = ignore_index
-            y[row, last:] = ignore_index
+    mine = (rows >= 0) & (rows < len(y))
+    rows, column = rows[mine], np.arange(y.shape[1])
+    outside = (column < low[mine, None]) | (column >= high[mine, None])
+    y[rows] = np.where(outside, ignore_index, y[rows])
