@@ -27,8 +27,10 @@ class Corpus:
         fingerprint: Callable[[], str],
         tokenizer: Callable[[], Tokenizer | None],
         broken: Mapping[str, LadleError] | None = None,
+        generation: int | None = None,
     ) -> None:
-        """broken: splits of a foreign folder that cannot be read, and the error each raises when it is asked for."""
+        """broken: splits of a foreign folder that cannot be read, and the error each raises when it is asked for.
+        generation: as for `ladle.open`."""
         self.path = path
         self.manifest = manifest
         self.splits = splits
@@ -36,6 +38,13 @@ class Corpus:
         self._fingerprint = fingerprint
         self._tokenizer = tokenizer
         self._broken = dict(broken or {})
+        self._generation = generation
+
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
+        """A corpus pickles as its place, and is opened anew where it arrives."""
+        from ladle.corpus.open import reopened
+
+        return reopened, (self.path.absolute(), self._generation, self.fingerprint)
 
     def __getitem__(self, name: str) -> Split:
         """A split by name. Raises ConfigError naming those there are, or the error that makes it unusable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,12 +85,21 @@ def from_text(
     return _split(ids.astype(dtype), coder.vocab_size, int(ids.max()), coder, ends)
 
 
-def _split(
-    ids: npt.NDArray[Any], vocab_size: int | None, max_id: int, tokenizer: Tokenizer | None, document_ends: npt.ArrayLike | None
+def _split(  # noqa: PLR0917  pickle passes them by place
+    ids: npt.NDArray[Any],
+    vocab_size: int | None,
+    max_id: int,
+    tokenizer: Tokenizer | None,
+    document_ends: npt.ArrayLike | None,
+    known: str | None = None,
 ) -> Split:
+    """known: the fingerprint, where another process has taken it."""
     documents = None if document_ends is None else MemoryDocuments(_checked_ends(document_ends, len(ids)))
 
+    @cache
     def fingerprint() -> str:
+        if known is not None:
+            return known
         content: list[Any] = [len(ids), max_id, hashlib.sha256(np.ascontiguousarray(ids).data).hexdigest()]
         content.append(None if documents is None else hashlib.sha256(documents.ends(0).tobytes()).hexdigest())
         whole = {"format": WHERE, "tokenizer": tokenizer and tokenizer.hash, "dtype": ids.dtype.name, "content": content}
@@ -108,6 +118,7 @@ def _split(
         fingerprint=fingerprint,
         tokenizer=lambda: tokenizer,
         documents=documents,
+        remake=lambda: (_split, (ids, vocab_size, max_id, tokenizer, document_ends, fingerprint())),
     )
 
 

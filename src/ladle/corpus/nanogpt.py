@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import pickletools
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,14 +140,22 @@ def _split(folder: Path, name: str, pool: Pool, vocab_size: int | None, tokenize
     if size % DTYPE.itemsize:
         raise FormatError(path, None, "size", "an even number of bytes (uint16 ids)", f"{size} bytes", "the file is cut off")
     shard = FileShard(path, DTYPE, size // DTYPE.itemsize, pool, None)
+    fingerprint = cache(lambda: _sampled(shard))
+
+    def remake() -> tuple[Callable[..., Split], tuple[Any, ...]]:
+        from ladle.corpus.open import reopened_split
+
+        return reopened_split, (folder.absolute(), None, name, fingerprint())
+
     return Split(
         name=name,
         where=str(path),
         shards=[shard],
         dtype=DTYPE,
         vocab_size=vocab_size,
-        fingerprint=cache(lambda: _sampled(shard)),
+        fingerprint=fingerprint,
         tokenizer=tokenizer,
+        remake=remake,
     )
 
 

@@ -38,6 +38,26 @@ def open(path: str | os.PathLike[str], *, generation: int | None = None) -> Corp
     )
 
 
+def reopened(path: Path, generation: int | None, fingerprint: str) -> Corpus:
+    """What a pickled corpus becomes where it arrives: the same one, opened anew. Raises FormatError if it is another."""
+    corpus = open(path, generation=generation)
+    _same(path, fingerprint, corpus.fingerprint)
+    return corpus
+
+
+def reopened_split(path: Path, generation: int | None, name: str, fingerprint: str) -> Split:
+    """The same of one split."""
+    split = open(path, generation=generation)[name]
+    _same(path, fingerprint, split.fingerprint)
+    return split
+
+
+def _same(path: Path, expected: str, found: str) -> None:
+    if found != expected:
+        why = "the corpus was made anew while this was on its way to another process"
+        raise FormatError(path, None, "fingerprint", expected, found, why)
+
+
 def _ours(folder: Path, generation: int | None) -> Corpus:
     read = manifest.read(folder / format.MANIFEST)
     manifest.check_files(folder, read)
@@ -50,11 +70,20 @@ def _ours(folder: Path, generation: int | None) -> Corpus:
     tokenizer = cache(partial(_tokenizer, read))
     splits = {
         name: _split(
-            folder=folder, read=read, name=name, entries=shards[: counts[name]], pool=pool, sources=sources, tokenizer=tokenizer
+            folder=folder,
+            read=read,
+            name=name,
+            entries=shards[: counts[name]],
+            pool=pool,
+            sources=sources,
+            tokenizer=tokenizer,
+            generation=number,
         )
         for name, shards in read.splits.items()
     }
-    return Corpus(path=folder, manifest=read.raw, splits=splits, fingerprint=lambda: whole, tokenizer=tokenizer)
+    return Corpus(
+        path=folder, manifest=read.raw, splits=splits, fingerprint=lambda: whole, tokenizer=tokenizer, generation=number
+    )
 
 
 def _split(
@@ -66,7 +95,9 @@ def _split(
     pool: Pool,
     sources: Sources,
     tokenizer: Callable[[], Tokenizer | None],
+    generation: int,
 ) -> Split:
+    fingerprint = cache(lambda: read.fingerprint({name: len(entries)}))
     files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first_source) for e in entries]
     dtype = format.TOKEN_DTYPES[read.dtype]
     return Split(
@@ -77,9 +108,10 @@ def _split(
         vocab_size=read.vocab_size,
         max_id=max((e.max_id for e in entries), default=None),
         num_documents=sum(e.num_documents for e in entries),
-        fingerprint=cache(lambda: read.fingerprint({name: len(entries)})),
+        fingerprint=fingerprint,
         tokenizer=tokenizer,
         documents=StoredDocuments(files, sources),
+        remake=lambda: (reopened_split, (folder.absolute(), generation, name, fingerprint())),
     )
 
 

@@ -52,8 +52,10 @@ class Split:
         fingerprint: Callable[[], str],
         tokenizer: Callable[[], Tokenizer | None] = lambda: None,
         documents: Documents | None = None,
+        remake: Callable[[], tuple[Callable[..., Split], tuple[Any, ...]]] | None = None,
     ) -> None:
-        """fingerprint, tokenizer: called when first asked for. documents: ends and provenance, None when unknown."""
+        """fingerprint, tokenizer: called when first asked for. documents: ends and provenance, None when unknown.
+        remake: (function, its arguments) that make this split in another process; None: it stays in this one."""
         self.name = name
         self.where = where
         self.shards = shards
@@ -66,6 +68,16 @@ class Split:
         self._fingerprint = fingerprint
         self._tokenizer = tokenizer
         self._documents = documents
+        self._remake = remake
+
+    def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
+        """A split on disk pickles as its place, and is opened anew where it arrives; one in memory as its ids.
+
+        Raises ConfigError for a split that has neither.
+        """
+        if self._remake is None:
+            raise ConfigError(f"{self.where}: expected a split of ladle.open or ladle.from_ids to pickle, found one made by hand")
+        return self._remake()
 
     def __repr__(self) -> str:
         return f"Split({self.where}: {self.num_tokens} tokens, {self.dtype})"
