@@ -31,7 +31,7 @@ class Feed:
 
     source: a Split (`corpus["train"]`, `ladle.from_text(...)`, `ladle.from_ids(...)`); it stays the caller's to close.
     batch_size: rows of a global batch, all ranks together (B). block_size: targets a row (T).
-    seed: any integer. order: "shuffled" (every window once an epoch, in a fresh order), "sequential" (as they lie), or
+    seed: -2**63 to 2**64 - 1. order: "shuffled" (every window once an epoch, in a fresh order), "sequential" (as they lie), or
     "random" (independent windows, with replacement: no epochs).
     window: W, the unit that is shuffled; T divides it. None: T. Give it from the start to change T later.
     stride: targets from one window's start to the next, at most W (None: W). score: "all" | "new" targets of overlaps.
@@ -43,6 +43,7 @@ class Feed:
     prefetch: batches made ahead by one thread; 0 makes them in the caller's.
     max_mapped: bytes of mapped pages that may stay resident (None: 4 GiB or a quarter of memory).
 
+    One thread at a time walks a feed or looks into it. Several feeds may share a source.
     Raises ConfigError for arguments that cannot be right, before the first batch. Has close() and works in `with`.
     """
 
