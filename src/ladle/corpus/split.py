@@ -147,6 +147,25 @@ class Split:
             first += count
         return ends
 
+    def document_tokens(self, documents: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(first, last): the tokens [first, last) of each document. documents: integers [k], in any order; int64 [k] each.
+
+        Raises ConfigError for a document that the split does not have, or when it does not know its documents.
+        """
+        known = self._known_documents()
+        numbers = np.atleast_1d(np.asarray(documents, np.int64))
+        before = np.cumsum([0, *known.counts], dtype=np.int64)
+        for number in numbers[(numbers < 0) | (numbers >= before[-1])].tolist():
+            raise ConfigError(f"{self.where}: document: expected a number from 0 to {before[-1] - 1}, found {number}")
+        first, last = np.empty_like(numbers), np.empty_like(numbers)
+        shards = np.searchsorted(before, numbers, side="right") - 1
+        for shard in np.unique(shards).tolist():
+            ends, here = known.ends(shard), shards == shard
+            inside, base = numbers[here] - before[shard], self.bases[shard]
+            first[here] = base + np.where(inside, ends[inside - 1].astype(np.int64), 0)
+            last[here] = base + ends[inside].astype(np.int64)
+        return first, last
+
     def locate(self, tokens: npt.ArrayLike) -> list[Provenance]:
         """Where each token came from. tokens: integers [n] in 0 to N - 1, in any order.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
 from ladle.errors import ClosedError, ConfigError, MissingExtra
+from ladle.feed.appearances import Appearance, appearances
 from ladle.feed.arguments import integer
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.mixture import Mixture
@@ -39,7 +41,9 @@ class Feed:
     exactly once an epoch), "drop" or "pad". epoch_offset: shift the cuts each epoch. shuffle_block: see `Order`.
     ignore_index: what y holds where a target does not count. epochs, total_tokens: make the feed finite (slots).
     rank, world_size: this process's slice of the global batch; None: from torch.distributed where it is initialised.
-    framework: "torch" or "numpy". device: where x and y are delivered (torch).
+    framework: "torch", "numpy", or "jax" (int32; rank and world_size are then JAX's processes where they are not given).
+    device: where x and y are delivered: a torch device; or a jax device, or a sharding over a mesh, whose x and y are
+    then global arrays of all B rows.
     prefetch: batches made ahead by one thread; 0 makes them in the caller's.
     max_mapped: bytes of mapped pages that may stay resident (None: 4 GiB or a quarter of memory).
 
@@ -67,10 +71,11 @@ class Feed:
         rank: int | None = None,
         world_size: int | None = None,
         device: Any = None,
-        framework: Literal["torch", "numpy"] = "torch",
+        framework: Literal["torch", "numpy", "jax"] = "torch",
         prefetch: int = 2,
         max_mapped: int | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name not in {"self", "source"}}
         if not isinstance(source, Split | Mixture):
             found = type(source).__name__  # type: ignore[unreachable]
             raise ConfigError(f"source: expected a split, found {found}; use ladle.open(path)['train'] or ladle.from_ids(array)")
@@ -83,6 +88,8 @@ class Feed:
         ignore_index = integer("ignore_index", ignore_index, -(2**31), 2**31)
         prefetch = integer("prefetch", prefetch, 0)
         max_mapped = None if max_mapped is None else integer("max_mapped", max_mapped, 0)
+        if framework == "jax" and rank is None and world_size is None:
+            rank, world_size = _jax().processes()
         self._topology = rank, world_size
         rank, world_size = topology(rank, world_size)
         if world_size > batch_size:
@@ -109,21 +116,12 @@ class Feed:
         self._end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
         if isinstance(source, Mixture):
             source.check_end(self.recipe, self._end)
-        send, self._close_device = _sender(framework, device)
-
-        def producer(*, advise: bool) -> Producer:
-            return Producer(
-                source.joined if isinstance(source, Mixture) else source,
-                self.stream,
-                self.shape,
-                ignore_index=ignore_index,
-                state=FeedState(self._history, 0),
-                send=send,
-                max_mapped=max_mapped,
-                advise=advise,
-            )
-
-        self._look, self._walk = producer(advise=False), producer(advise=True)
+        tokens = source.joined if isinstance(source, Mixture) else source
+        send, self._close_device = _sender(framework, device, self.shape, tokens)
+        self._producer = partial(
+            Producer, tokens, self.stream, self.shape, ignore_index=ignore_index, send=send, max_mapped=max_mapped
+        )
+        self._look, self._walk = self._producer(), self._producer(advise=True)
         self._prefetcher = Prefetcher(self._walk, partial(_following, self.shape), prefetch) if prefetch else None
         self._begun = self._closed = False
 
@@ -171,19 +169,43 @@ class Feed:
     def epoch(self) -> Iterator[Batch]:
         """Batches up to the next epoch's border, at fixed shape: rows past it are wholly masked. Then the feed stands at it."""
         self._check_open()
-        return self._until_border(self.slots_per_epoch)
+        _ = self.slots_per_epoch  # raises where there are no epochs
+        return self.iteration()
 
-    def _until_border(self, slots: int) -> Iterator[Batch]:
-        border = (self._position // slots + 1) * slots
-        limit = border if self._end is None else min(border, self._end)
-        while self._position < limit:
+    def iteration(self) -> Iterator[Batch]:
+        """Batches up to the next epoch's border where there are epochs, else to the end: what a framework calls an epoch."""
+        limit = self.iteration_end(self._position)
+        while limit is None or self._position < limit:
             yield self._take(limit)
+
+    def iteration_end(self, position: int) -> int | None:
+        """Where an iteration that begins here ends, in slots; None: never."""
+        if self.stream.units_per_epoch is None:
+            return self._end
+        border = (position // self.slots_per_epoch + 1) * self.slots_per_epoch
+        return border if self._end is None else min(border, self._end)
+
+    def share(self, start: int, first: int, every: int) -> Iterator[Batch]:
+        """Batches number first, first + every, ... of the iteration that begins at position `start`: one worker's of several.
+
+        A pure function: nothing moves, and no thread is used.
+        """
+        self._check_open()
+        if not self._begun:
+            self._begin()
+        ticket = Ticket(start, self.iteration_end(start), self._history)
+        walk, limit = self._producer(advise=True, every=every), ticket.limit
+        for number in count(first, every):
+            place = ticket.next_position(self.shape, number)
+            if limit is not None and place >= limit:
+                return
+            yield walk(ticket._replace(position=place)).arrive()
 
     def _take(self, limit: int | None) -> Batch:
         self._check_open()
         if not self._begun:
             self._begin()
-        ticket = Ticket(self._position, limit)
+        ticket = Ticket(self._position, limit, self._history)
         if limit is not None and ticket.position >= limit:
             raise StopIteration
         batch = (self._walk(ticket) if self._prefetcher is None else self._prefetcher.take(ticket)).arrive()
@@ -208,7 +230,7 @@ class Feed:
         place = integer("position", position, 0)
         if self._end is not None and place >= self._end:
             raise IndexError(f"position: expected below the feed's end at {self._end} slots, found {place}")
-        return self._look(Ticket(place, self._end)).arrive()
+        return self._look(Ticket(place, self._end, self._history)).arrive()
 
     def __getitem__(self, step: int) -> Batch:
         """Batch number `step` counted from position 0 at this batch and block size; negative from the end of a finite feed."""
@@ -223,6 +245,50 @@ class Feed:
             return spans(self.source, start, T + 1)
         number = self.source.source_of(start)
         return spans(self.source.splits[number], start - int(self.source.bases[number]), T + 1, self.source.names[number])
+
+    def steps_of(self, document: object, epochs: Iterable[int] = range(1)) -> list[Appearance]:
+        """Every row that holds some of a document, in these epochs: (epoch, step, row, columns), by inverting the order.
+
+        document: its number in the split; of a mixture (source's name, number), and epochs are then that source's own.
+        Raises ConfigError for order="random", which has no inverse, and for a document that is not there.
+        """
+        if self.recipe.order == "random":
+            raise ConfigError(f"steps_of: expected order 'shuffled' or 'sequential', found 'random': {INDEPENDENT}")
+        return appearances(
+            self.source,
+            document,
+            epochs,
+            stream=self.stream,
+            shape=self.shape,
+            rows=self._look.rows,
+            exclusions=self._history.exclusions,
+            limit=self._end,
+        )
+
+    # --- leaving documents out ---
+
+    def exclude(self, documents: object, from_position: int | None = None) -> None:
+        """Mask the targets that lie in these documents from a position on (slots; None: where the feed stands).
+
+        documents: numbers in the split; of a mixture {source's name: numbers}. Their tokens are still read as inputs; no
+        model is taught to write them. Nothing else moves, and the recipe says so: states saved up to that position still
+        load, later ones load into feeds with the same exclusions (`feed.exclusions` lists them as plain values, for a
+        checkpoint). A document excluded twice keeps the earlier position.
+        Raises ConfigError for a position before the feed's own, since what was handed out stays as it was.
+        """
+        self._check_open()
+        place = self._position if from_position is None else integer("from_position", from_position, 0)
+        if place < self._position:
+            raise ConfigError(
+                f"from_position: expected at least the feed's position {self._position}, found {place}: what was handed out "
+                f"stays as it was; exclude in a new feed, before load_state_dict()"
+            )
+        self._history = self._history.excluding(self._history.exclusions.plus(self.source, documents, place))
+
+    @property
+    def exclusions(self) -> list[dict[str, Any]]:
+        """What `exclude` was told, as plain JSON values: [{"from_position": slots, "documents": ...}, ...]."""
+        return self._history.exclusions.to_list()
 
     def _step(self, step: int) -> int:
         """The number of a batch, from 0. Raises IndexError outside a finite feed, ConfigError where none could be."""
@@ -247,6 +313,20 @@ class Feed:
         """
         self._check_open()
         self._position = FeedState(self._history, 0).position_from(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A feed pickles as its source, its arguments and its position; what was made ahead is made anew where it arrives.
+
+        The rank goes with it. Raises ClosedError, and what the source raises.
+        """
+        self._check_open()
+        if not self._begun:
+            self._begin()
+        mine = {"rank": self.shape.rank, "world_size": self.shape.world_size}
+        return _remade, (self.source, {**self._arguments, **mine}), (self._history, self._position)
+
+    def __setstate__(self, state: tuple[History, int]) -> None:
+        self._history, self._position = state
 
     # --- lifetime ---
 
@@ -279,19 +359,33 @@ def _history(recipe: Recipe, source: Split | Mixture) -> History:
     return History(recipe, Amendment(from_position=0, content={}, corpora={"": source.fingerprint}))
 
 
+def _remade(source: Split | Mixture, arguments: Mapping[str, Any]) -> Feed:
+    return Feed(source, **arguments)
+
+
 def _following(shape: Shape, ticket: Ticket) -> Ticket | None:
     after = ticket.next_position(shape)
-    return None if after == ticket.limit else Ticket(after, ticket.limit)
+    return None if after == ticket.limit else ticket._replace(position=after)
 
 
-def _sender(framework: str, device: Any) -> tuple[Callable[[NDArray[np.int64]], Arrival], Callable[[], None]]:
+def _jax() -> Any:
+    from ladle.feed import jax
+
+    return jax
+
+
+def _sender(
+    framework: str, device: Any, shape: Shape, tokens: Split
+) -> tuple[Callable[[NDArray[np.int64]], Arrival], Callable[[], None]]:
     """(what begins to take an int64 block (2, rows, T) to the device, what frees the device's buffers)."""
     if framework == "numpy":
         if device is not None:
             raise ConfigError(f"device: expected None with framework='numpy', found {device!r}")
         return _pair, _nothing
+    if framework == "jax":
+        return _jax().Placer(device, shape, tokens).send, _nothing
     if framework != "torch":
-        raise ConfigError(f"framework: expected 'torch' or 'numpy', found {framework!r}")
+        raise ConfigError(f"framework: expected 'torch', 'numpy' or 'jax', found {framework!r}")
     try:
         from torch import from_numpy
     except ImportError as error:

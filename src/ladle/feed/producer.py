@@ -14,6 +14,7 @@ from ladle.feed.advise import Advisor
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.gather import gather
 from ladle.feed.plan import AHEAD, Plan, Rows
+from ladle.feed.recipe import History
 from ladle.feed.state import FeedState
 from ladle.order.permutation import I64
 from ladle.rows.stream import Stream
@@ -41,14 +42,18 @@ class Shape:
 
 
 class Ticket(NamedTuple):
-    """A batch to make: it begins at `position`, and slots at or after `limit` are masked. In slots."""
+    """A batch to make: it begins at `position`, and slots at or after `limit` are masked. In slots.
+
+    history: what acts on it; a ticket of another history is another ticket.
+    """
 
     position: int
     limit: int | None
+    history: History
 
-    def next_position(self, shape: Shape) -> int:
-        """Where the batch after this one begins: on a row's border, or at the limit."""
-        after = (self.position // shape.block_size + shape.batch_size) * shape.block_size
+    def next_position(self, shape: Shape, batches: int = 1) -> int:
+        """Where the batch after this one begins, or the one that many batches on: on a row's border, or at the limit."""
+        after = (self.position // shape.block_size + batches * shape.batch_size) * shape.block_size if batches else self.position
         return after if self.limit is None else min(after, self.limit)
 
 
@@ -62,14 +67,15 @@ class Producer:
         shape: Shape,
         *,
         ignore_index: int,
-        state: FeedState,
         send: Callable[[NDArray[np.int64]], Arrival],
         max_mapped: int | None = None,
         advise: bool = False,
+        every: int = 1,
     ) -> None:
-        """send: begins to take an int64 block (2, rows, T) to the device. state: what the batches' states are made from.
-        advise: batches will follow each other, so plan ahead and tell the kernel what comes next."""
-        self._split, self._shape, self._ignore, self._state, self._send = split, shape, ignore_index, state, send
+        """send: begins to take an int64 block (2, rows, T) to the device.
+        advise: batches will follow each other, so plan ahead and tell the kernel what comes next.
+        every: batches from one of them to the next."""
+        self._split, self._shape, self._ignore, self._send = split, shape, ignore_index, send
         self._mine = shape.slice
         self._plan = Plan(stream, shape.block_size, ahead=AHEAD if advise else 1)
         self._advisor: Advisor | None = None
@@ -78,7 +84,7 @@ class Producer:
                 split,
                 rows=self._mine.stop - self._mine.start,
                 row_tokens=shape.block_size + 1,
-                stride=shape.batch_size,
+                stride=shape.batch_size * every,
                 max_mapped=max_mapped,
                 scattered=stream.scattered,
             )
@@ -91,12 +97,18 @@ class Producer:
         low, high = _within(ticket, shape, rows)
         partial = np.flatnonzero((low > 0) | (high < shape.block_size))
         lost = partial.size * shape.block_size - int((high[partial] - low[partial]).sum()) if partial.size else 0
+        excluded, slots = ticket.history.exclusions, np.empty(0, dtype=np.int64)
+        if excluded:
+            slots = np.arange(first_row, first_row + shape.batch_size, dtype=np.int64) * shape.block_size
+            lost += int(excluded.count(rows.start, low, high, slots).sum())
         if self._advisor is not None:
             self._advisor.before(first_row, self._starts)
         starts = rows.start[mine]
         block = gather(self._split, starts, shape.block_size)
         if partial.size:
             _mask(block[1], partial - mine.start, low[partial], high[partial], self._ignore)
+        if excluded:
+            excluded.mask(block[1], starts, slots[mine], self._ignore)
         return Batch(
             self._send(block),
             position=ticket.position,
@@ -104,7 +116,7 @@ class Producer:
             num_targets=shape.slots - lost,
             rows=range(first_row + mine.start, first_row + mine.stop),
             starts=starts,
-            stream=self._state,
+            stream=FeedState(ticket.history, ticket.position),
         )
 
     def rows(self, first: int, count: int) -> Rows:

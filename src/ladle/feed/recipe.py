@@ -10,6 +10,7 @@ from typing import Literal
 
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
+from ladle.feed.exclusions import NONE, Exclusions
 from ladle.order.permutation import ORDER_VERSION
 from ladle.order.stream import Kind, Order
 from ladle.rows.stream import Stream, WindowStream
@@ -79,14 +80,21 @@ class Amendment:
 class History:
     """The recipe as it stood at each position: its start, and the amendments in the order in which they act."""
 
-    def __init__(self, recipe: Recipe, start: Amendment, amendments: tuple[Amendment, ...] = ()) -> None:
+    def __init__(
+        self, recipe: Recipe, start: Amendment, stages: tuple[Amendment, ...] = (), exclusions: Exclusions = NONE
+    ) -> None:
         """start: the content and the corpora at position 0."""
-        self.recipe, self._start = recipe, start
-        self.amendments = tuple(sorted(amendments, key=lambda a: (a.from_position, canonical(a.content))))
+        self.recipe, self.exclusions = recipe, exclusions
+        self._start, self._stages = start, stages
+        excluded = tuple(
+            Amendment(from_position=one["from_position"], content={"exclude": digest(canonical(one["documents"]))}, corpora={})
+            for one in exclusions.to_list()
+        )
+        self.amendments = tuple(sorted((*stages, *excluded), key=lambda a: (a.from_position, canonical(a.content))))
 
-    def with_amendments(self, *more: Amendment) -> History:
-        """The same start with more amendments."""
-        return History(self.recipe, self._start, (*self.amendments, *more))
+    def excluding(self, exclusions: Exclusions) -> History:
+        """The same start and stages, with these exclusions instead."""
+        return History(self.recipe, self._start, self._stages, exclusions)
 
     def at(self, position: int) -> tuple[str, str]:
         """(recipe hash, corpus fingerprint) of what acts before a position. Amendments at or after it change neither."""
