@@ -11,7 +11,10 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
+from itertools import pairwise
+from math import isfinite, lcm
+from numbers import Integral, Real
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +22,9 @@ from ladle.errors import ConfigError
 from ladle.order.permutation import I64
 
 TOTAL = 2**30  # the sum of the integer weights: 2 * TOTAL**2 still fits 64 bits
+MOST = 2**15  # sources: if all but one were raised to 1, the heaviest would still have most of its weight
+
+Number = TypeVar("Number", int, I64)
 
 
 def integer_weights(weights: Mapping[str, float]) -> dict[str, int]:
@@ -28,35 +34,43 @@ def integer_weights(weights: Mapping[str, float]) -> dict[str, int]:
     """
     if not weights:
         raise ConfigError("weights: expected at least one source, found none")
-    for name, weight in weights.items():
-        number = isinstance(weight, int | float | np.integer | np.floating) and not isinstance(weight, bool)
-        if not number or not isfinite(weight) or weight <= 0:
-            raise ConfigError(
-                f"weights: {name}: expected a finite number above 0, found {weight!r}; leave a source out to stop it"
-            )
+    if len(weights) > MOST:
+        raise ConfigError(f"weights: expected at most {MOST} sources, found {len(weights)}")
     names = sorted(weights)
-    exact = [Fraction(float(weights[name])) for name in names]
-    shares = [TOTAL * share / sum(exact) for share in exact]
-    integers = [int(share) for share in shares]
-    by_remainder = sorted(range(len(names)), key=lambda i: (integers[i] - shares[i], i))
-    for i in by_remainder[: TOTAL - sum(integers)]:
+    exact = [_exact(name, weights[name]) for name in names]
+    scale = lcm(*(weight.denominator for weight in exact))
+    parts = [weight.numerator * (scale // weight.denominator) for weight in exact]
+    whole = sum(parts)
+    integers, remainders = map(list, zip(*(divmod(TOTAL * part, whole) for part in parts), strict=True))
+    for i in sorted(range(len(names)), key=lambda i: (-remainders[i], i))[: TOTAL - sum(integers)]:
         integers[i] += 1
-    for i in range(len(names)):  # a weight too small for an integer is raised to 1; the heaviest gives it
-        if integers[i] == 0:
+    heaviest = integers.index(max(integers))
+    for i, integer in enumerate(integers):
+        if not integer:  # too light for an integer: the heaviest gives it one, and at most MOST sources leave it some
             integers[i] = 1
-            integers[integers.index(max(integers))] -= 1
+            integers[heaviest] -= 1
     return dict(zip(names, integers, strict=True))
+
+
+def _exact(name: str, weight: object) -> Fraction:
+    if not isinstance(weight, bool) and isinstance(weight, Real):
+        number = int(weight) if isinstance(weight, Integral) else float(weight)
+        if number > 0 and (isinstance(number, int) or isfinite(number)):
+            return Fraction(number)
+    raise ConfigError(f"weights: {name}: expected a finite number above 0, found {weight!r}; leave a source out to stop it")
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """The splitting tree of one set of weights. Nodes 0 to S - 1 are the sources in name order, then the inner ones.
 
-    weight: of every node. left, right: children of the inner nodes (index node - S). root: the last node.
+    weight, parent: of every node, the root being the last (parent -1). left, right: children of the inner nodes (of node
+    S + i at place i). int64 each.
     """
 
     sources: int
     weight: I64
+    parent: I64
     left: I64
     right: I64
 
@@ -66,48 +80,53 @@ class Tree:
         heap = [(weight, node) for node, weight in enumerate(weights)]
         heapq.heapify(heap)
         totals, left, right = list(weights), [], []
+        parent = [-1] * (2 * len(weights) - 1)
         while len(heap) > 1:
             light, light_node = heapq.heappop(heap)
             heavy, heavy_node = heapq.heappop(heap)
             left.append(heavy_node)
             right.append(light_node)
+            parent[heavy_node] = parent[light_node] = len(totals)
             heapq.heappush(heap, (light + heavy, len(totals)))
             totals.append(light + heavy)
-        return Tree(len(weights), *(np.array(part, dtype=np.int64) for part in (totals, left, right)))
+        return Tree(len(weights), *(np.array(part, dtype=np.int64) for part in (totals, parent, left, right)))
 
     def split(self, units: I64) -> tuple[I64, I64]:
         """(source, which of the source's own units, from 0) of each unit. int64 [k] each."""
-        node = np.full(units.size, self.weight.size - 1, dtype=np.int64)
-        count = units.copy()
-        live = np.arange(units.size) if self.left.size else np.empty(0, dtype=np.int64)
-        while live.size:
-            inner = node[live] - self.sources
-            here = count[live]
-            whole, half = self.weight[node[live]], self.weight[self.left[inner]]
-            before = _left_of(here, whole, half)
-            goes_left = _left_of(here + 1, whole, half) > before
-            count[live] = np.where(goes_left, before, here - before)
-            node[live] = np.where(goes_left, self.left[inner], self.right[inner])
-            live = live[node[live] >= self.sources]
-        return node, count
+        source, own = np.empty((2, units.size), dtype=np.int64)
+        at = np.arange(units.size, dtype=np.int64)  # the units that are still on their way down
+        node, count = np.full(units.size, self.weight.size - 1, dtype=np.int64), units
+        whole_of, half_of = self.weight[self.sources :], self.weight[self.left]
+        child_of = np.stack((self.right, self.left), axis=1).reshape(-1)
+        while at.size:
+            arrived = node < self.sources
+            if arrived.any():
+                here, left_over = np.flatnonzero(arrived), np.flatnonzero(~arrived)
+                source[at[here]], own[at[here]] = node[here], count[here]
+                at, node, count = at[left_over], node[left_over], count[left_over]
+            inner = node - self.sources
+            whole, half = whole_of[inner], half_of[inner]
+            before, rest = _left_of(count, whole, half)
+            left = rest + 2 * half >= 2 * whole  # one unit more would be one more to the left
+            count = np.where(left, before, count - before)
+            node = child_of[2 * inner + left]
+        return source, own
 
     def counts(self, units: int) -> I64:
         """How many of the first `units` units each source gets. int64 [sources]."""
-        total = np.zeros(self.weight.size, dtype=np.int64)
+        weight, left, right = self.weight.tolist(), self.left.tolist(), self.right.tolist()
+        total = [0] * len(weight)
         total[-1] = units
-        for inner in range(self.left.size - 1, -1, -1):  # parents come after their children
-            node = inner + self.sources
-            whole, half = self.weight[node], self.weight[self.left[inner]]
-            total[self.left[inner]] = _left_of(total[node], whole, half)
-            total[self.right[inner]] = total[node] - total[self.left[inner]]
-        return total[: self.sources]
+        for node in range(len(weight) - 1, self.sources - 1, -1):  # parents come after their children
+            heavy, light = left[node - self.sources], right[node - self.sources]
+            total[heavy], _ = _left_of(total[node], weight[node], weight[heavy])
+            total[light] = total[node] - total[heavy]
+        return np.array(total[: self.sources], dtype=np.int64)
 
     def join(self, source: int, counts: I64) -> I64:
         """The inverse of split: the units that are this source's counts-th own ones. int64 [k]."""
-        parent = np.full(self.weight.size, -1, dtype=np.int64)
-        parent[self.left] = parent[self.right] = np.arange(self.left.size) + self.sources
         node, count = source, np.asarray(counts, dtype=np.int64)
-        while (above := int(parent[node])) >= 0:
+        while (above := int(self.parent[node])) >= 0:
             whole, mine = int(self.weight[above]), int(self.weight[node])
             cycle, place = np.divmod(count, mine)
             # The count-th unit that goes this way is the one at which the rounded share passes count + 1/2.
@@ -120,20 +139,43 @@ class Tree:
         return count
 
 
-def _left_of(units: I64, whole: I64, half: I64) -> I64:
-    """floor((2 * units * half + whole) / (2 * whole)), without leaving 64 bits: the units sent to the left child."""
-    cycle, place = np.divmod(units, whole)
-    return cycle * half + (2 * place * half + whole) // (2 * whole)
+def _left_of(units: Number, whole: Number, half: Number) -> tuple[Number, Number]:
+    """divmod(2 * units * half + whole, 2 * whole), never leaving 64 bits: the units sent to the left child, and the rest."""
+    cycle, place = divmod(units, whole)
+    sent, rest = divmod(2 * place * half + whole, 2 * whole)
+    return cycle * half + sent, rest
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights that hold from a unit on. before: the units each source (of all) has had by then, int64 [S]."""
+    """Weights that hold from a unit on. Units are those of the whole stream, sources those of all stages.
+
+    members: the sources that take part, ascending. before: the units each source has had by then, int64 [S].
+    """
 
     first_unit: int
     tree: Tree
-    members: I64  # the sources that take part, as places among all of them, ascending
+    members: I64
     before: I64
+
+    def split(self, units: I64) -> tuple[I64, I64]:
+        """As Tree.split; none of the units is before this stage."""
+        member, counted = self.tree.split(units - self.first_unit)
+        source = self.members[member]
+        return source, counted + self.before[source]
+
+    def counts(self, units: int) -> I64:
+        """How many of the first `units` units each source gets, if this stage lasts so long. int64 [S]."""
+        counts = self.before.copy()
+        counts[self.members] += self.tree.counts(units - self.first_unit)
+        return counts
+
+    def join(self, source: int, own: I64) -> I64:
+        """As Tree.join; -1 for a source that does not take part."""
+        member = np.flatnonzero(self.members == source)
+        if not member.size:
+            return np.full(own.size, -1, dtype=np.int64)
+        return self.first_unit + self.tree.join(int(member[0]), own - self.before[source])
 
 
 class Stages:
@@ -141,54 +183,50 @@ class Stages:
 
     def __init__(self, names: Sequence[str], stages: Sequence[tuple[int, Mapping[str, int]]]) -> None:
         """names: every source, sorted. stages: (first unit, integer weights of its sources), the first at unit 0."""
-        self.stages: list[Stage] = []
         place = {name: i for i, name in enumerate(names)}
+        self._stages: list[Stage] = []
         before = np.zeros(len(names), dtype=np.int64)
         for number, (first_unit, weights) in enumerate(stages):
             if number:
-                last = self.stages[-1]
+                last = self._stages[-1]
                 if first_unit <= last.first_unit:
                     raise ConfigError(
                         f"stages: expected each to last at least one window, found stage {number - 1} to begin at window "
                         f"{last.first_unit} and stage {number} at window {first_unit}"
                     )
-                before = last.before.copy()
-                before[last.members] += last.tree.counts(first_unit - last.first_unit)
+                before = last.counts(first_unit)
             members = np.array([place[name] for name in weights], dtype=np.int64)
-            self.stages.append(Stage(first_unit, Tree.of(list(weights.values())), members, before))
-        self._first_units = np.array([stage.first_unit for stage in self.stages], dtype=np.int64)
+            self._stages.append(Stage(first_unit, Tree.of(list(weights.values())), members, before))
+        self._first_units = np.array([stage.first_unit for stage in self._stages], dtype=np.int64)
+        self._before = np.stack([stage.before for stage in self._stages])
 
     def split(self, first_unit: int, count: int) -> tuple[I64, I64]:
         """(source, which of its own units) of units [first_unit, first_unit + count). int64 [count] each."""
-        source, own = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        for number, stage in enumerate(self.stages):
-            last = self.stages[number + 1].first_unit if number + 1 < len(self.stages) else first_unit + count
-            low, high = max(first_unit, stage.first_unit), min(first_unit + count, last)
-            if low < high:
-                part = slice(low - first_unit, high - first_unit)
-                member, counted = stage.tree.split(np.arange(low, high, dtype=np.int64) - stage.first_unit)
-                source[part] = stage.members[member]
-                own[part] = counted + stage.before[source[part]]
+        stop = first_unit + count
+        borders = self._first_units[np.searchsorted(self._first_units, first_unit, side="right") :]
+        cuts = [first_unit, *borders[borders < stop].tolist(), stop]
+        parts = [self._at(low).split(np.arange(low, high, dtype=np.int64)) for low, high in pairwise(cuts)]
+        if len(parts) == 1:
+            return parts[0]
+        source, own = (np.concatenate(part) for part in zip(*parts, strict=True))
         return source, own
 
     def counts(self, units: int) -> I64:
         """How many of the first `units` units each source feeds. int64 [S]."""
-        stage = self.stages[max(int(np.searchsorted(self._first_units, units, side="right")) - 1, 0)]
-        counts = stage.before.copy()
-        counts[stage.members] += stage.tree.counts(units - stage.first_unit)
-        return counts
+        return self._at(units).counts(units)
 
     def join(self, source: int, own: I64) -> I64:
         """The inverse of split: the units that are this source's own-th ones. int64 [k].
 
         A source that leaves for good never has some of them: those are -1.
         """
-        begins = np.array([stage.before[source] for stage in self.stages], dtype=np.int64)
-        which = np.searchsorted(begins, own, side="right") - 1
+        own = np.asarray(own, dtype=np.int64)
+        which = np.searchsorted(self._before[:, source], own, side="right") - 1  # the last stage not begun after it
         units = np.full(own.size, -1, dtype=np.int64)
         for number in np.unique(which).tolist():
-            stage, chosen = self.stages[number], which == number
-            member = np.flatnonzero(stage.members == source)
-            if member.size:
-                units[chosen] = stage.first_unit + stage.tree.join(int(member[0]), own[chosen] - stage.before[source])
+            here = which == number
+            units[here] = self._stages[number].join(source, own[here])
         return units
+
+    def _at(self, unit: int) -> Stage:
+        return self._stages[int(np.searchsorted(self._first_units, unit, side="right")) - 1]
