@@ -1,5 +1,6 @@
 """prepare: what is written, when nothing is, and what is refused."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -284,6 +285,13 @@ def test_bytes_that_are_no_utf8(tmp_path):
         assert corpus["train"].locate([1])[0].token_byte == 1
 
 
+def test_a_file_is_known_by_its_own_bytes_also_where_some_were_replaced(tmp_path):
+    inputs = write(tmp_path / "in", [b"b\xffd", b"\xef\xbb\xbfb\xffd"])
+    with ladle.prepare(inputs, tmp_path / "out", tokenizer="bytes", encoding_errors="replace", val_fraction=0):
+        lines = [json.loads(line) for line in (tmp_path / "out" / "sources.jsonl").read_text().splitlines()]
+    assert {line["blake2b"] for line in lines} == {hashlib.blake2b(b"b\xffd", digest_size=16).hexdigest()}
+
+
 def test_a_written_marker_is_text_and_counted(tmp_path):
     inputs = write(tmp_path / "in", ["see <|endoftext|> here", "<|endoftext|>"])
     with ladle.prepare(inputs, tmp_path / "text", val_fraction=0) as corpus:
@@ -383,14 +391,15 @@ def test_options_that_cannot_be_right(tmp_path, options, message):
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):
-    inputs = write(tmp_path / "in", ["first", "second"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path, mark):
+    inputs = write(tmp_path / "in", ["first", mark + b"second"])
 
     from ladle.tokens.bytes import Bytes
 
     class Meddler(Bytes):
         def encode_pieces(self, pieces, **options):
-            (inputs / "0001.txt").write_text("SECOND")
+            (inputs / "0001.txt").write_bytes(mark + b"SECOND")
             return super().encode_pieces(pieces, **options)
 
     with pytest.raises(TextError, match=r"0001\.txt: expected the text that preparing began with"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,7 +43,7 @@ class Survey:
 
     def check_same(self, number: int, pieces: Pieces) -> None:
         """Raise TextError unless pieces, read to their end, gave the text that was surveyed."""
-        if not pieces.first_byte and pieces.digest != self.digest(number).hex():
+        if pieces.digest != self.digest(number).hex():
             raise TextError(
                 f"{pieces.path}: expected the text that preparing began with, found another; "
                 "prepare again when nothing writes to it"
@@ -63,14 +62,11 @@ def survey(
     text_bytes, characters, replaced = (np.zeros(len(sources), np.int64) for _ in range(3))
     first_bytes, skipped, digests = np.zeros(len(sources), np.uint8), np.zeros(len(sources), bool), bytearray()
     for number, source in enumerate(sources):
-        unmarked = hashlib.blake2b(digest_size=DIGEST_BYTES)
         with source.pieces(encoding_errors="replace" if encoding_errors == "replace" else "strict") as pieces:
             done, length = 0, 0
             try:
                 for piece in pieces:
                     length += len(piece)
-                    if pieces.first_byte:
-                        unmarked.update(piece.encode())
                     progress(pieces.num_bytes - done)
                     done = pieces.num_bytes
             except TextError as error:
@@ -82,7 +78,7 @@ def survey(
             continue
         characters[number], replaced[number], first_bytes[number] = length, pieces.num_replaced, pieces.first_byte
         text_bytes[number] = pieces.num_bytes - pieces.first_byte
-        digests += unmarked.digest() if pieces.first_byte else bytes.fromhex(pieces.digest)
+        digests += bytes.fromhex(pieces.digest)
     return Survey(
         sources=sources,
         text_bytes=text_bytes,

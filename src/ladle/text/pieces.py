@@ -25,7 +25,7 @@ class Pieces:
 
     first_byte: where the text starts in the file: 3 after a byte order mark, else 0. Known from the start.
     num_bytes: bytes read so far, the byte order mark among them.
-    digest: BLAKE2b (16 bytes, hexadecimal) of these bytes.
+    digest: BLAKE2b (16 bytes, hexadecimal) of them from first_byte on: of the text, with or without a mark before it.
     num_replaced: U+FFFD put in place of bytes that are no UTF-8 (only with encoding_errors="replace").
 
     It closes its file after the last piece, after an error, on `close()`, and at the end of a `with`.
@@ -55,6 +55,7 @@ class Pieces:
             raise
         self.first_byte = 3 if self._held == codecs.BOM_UTF8 else 0
         self._held = self._held[self.first_byte :]
+        self._hash.update(self._held)
 
     @property
     def digest(self) -> str:
@@ -79,6 +80,7 @@ class Pieces:
 
     def _piece(self) -> str:
         block = self._read(self._piece_bytes)
+        self._hash.update(block)
         contents = self._held + block
         start = self.num_bytes - len(contents)
         if not block:
@@ -102,7 +104,6 @@ class Pieces:
         except OSError as error:
             raise TextError(f"{self.path} @ byte {self.num_bytes}: expected text, found: {error.strerror}") from None
         self.num_bytes += len(block)
-        self._hash.update(block)
         if self.num_bytes > self._size:
             raise self._changed(f"at least {self.num_bytes}")
         return block
