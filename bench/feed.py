@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from bench.peers import peers
 
 import ladle
@@ -18,8 +21,25 @@ from ladle.bench.corpus import make, touch
 from ladle.bench.rounds import compare
 from ladle.bench.side_by_side import SHAPES, parse
 
+STEP_SHAPE, STEP_SECONDS, STEPS = (64, 1024), 5e-3, 10  # rows, one training step, steps a turn
 # Least ratio to nanoGPT's algorithm, gather alone and next(feed): issue 2, section 6.
 TARGETS = {(12, 1024): (15, 8), (64, 1024): (18, 12), (8, 8192): (8, 5), (512, 256): (50, 30)}
+
+
+def step() -> Callable[[], object]:
+    """Matrix products that take STEP_SECONDS on one thread and leave the interpreter free, as a model's do."""
+    matrix = torch.rand(256, 256)
+    product = torch.empty_like(matrix)
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < 20 * STEP_SECONDS:
+        torch.mm(matrix, matrix, out=product)
+        count += 1
+
+    def work() -> None:
+        for _ in range(max(1, count // 20)):
+            torch.mm(matrix, matrix, out=product)
+
+    return work
 
 
 def main() -> None:
@@ -32,6 +52,7 @@ def main() -> None:
     parser.add_argument("--held", action="store_true", help="keep each batch until the next has come, as a training loop does")
     parser.add_argument("--record", action="store_true", help="append to bench/results")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # the best for every contender: torch's threads fight over rows this short, and spin after them
     tables = []
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         path = make(Path(folder) / "corpus", args.tokens)
@@ -49,12 +70,28 @@ def main() -> None:
                 rows = table.rows(timings, contenders.NANOGPT, targets)
                 tables.append({"title": f"B = {B}, T = {T}", "rows": rows})
                 print(f"\nB = {B}, T = {T}\n{table.markdown(rows)}", flush=True)
+            B, T = STEP_SHAPE
+            timings = compare(
+                everyone,
+                split,
+                batch_size=B,
+                block_size=T,
+                rounds=args.rounds,
+                batches=dict.fromkeys([c.name for c in everyone], STEPS),
+                hold=True,
+                work=step(),
+            )
+            rows = table.rows(timings, contenders.NANOGPT)
+            title = f"What is added to a training step of {STEP_SECONDS * 1e3:g} ms, B = {B}, T = {T}"
+            tables.append({"title": title, "rows": rows})
+            print(f"\n{title}\n{table.markdown(rows)}", flush=True)
     for name, why in missing.items():
         print(f"{name}: {why}")
     facts = {
-        "corpus": f"{args.tokens} uniform ids, uint16, one file, page cache warm, every page mapped and every block verified"
+        "corpus": f"{args.tokens} uniform ids, uint16, one file, page cache warm, every page mapped and every block verified",
+        "batches": "each held until the next has come" if args.held else "each let go before the next is made",
+        "torch_threads": 1,
     }
-    facts["batches"] = "each held until the next has come" if args.held else "each let go before the next is made"
     result = results.run("feed", tables, **facts, missing=missing or "no peer")
     if args.record:
         print(f"recorded in {results.append(result)}")

@@ -1,5 +1,6 @@
 """The harness: wrong and fast is refused before it is timed, and what is timed is what was asked for."""
 
+import time
 import weakref
 from contextlib import contextmanager
 
@@ -183,6 +184,18 @@ def test_hold_keeps_one_batch_alive_while_the_next_is_made(tokens, split, hold):
 
     run(Watched(tokens, at=False), split, hold=hold)
     assert seen[-2:] == [int(hold)] * 2
+
+
+def test_work_between_batches_is_done_and_not_timed(tokens, split):
+    done = []
+
+    def work():
+        done.append(1)
+        time.sleep(0.02)
+
+    (timing,) = run(Slices(tokens), split, work=work, settle=0)
+    assert len(done) == timing.batches == 6
+    assert timing.median < 0.01
 
 
 def test_a_table_gives_ratios_to_the_reference_and_says_what_was_missed():

@@ -58,7 +58,8 @@ def script(name, *words):
 @pytest.mark.slow
 def test_feed(tmp_path):
     out = script("feed", "--tokens", "200000", "--rounds", "1", "--shapes", "4x64,2x128", "--scratch", str(tmp_path))
-    assert out.count("nanoGPT's algorithm") == out.count("Ladle, gather alone") == 2
+    assert out.count("nanoGPT's algorithm") == out.count("Ladle, gather alone") == 3
+    assert "added to a training step of 5 ms" in out
     assert not list(tmp_path.iterdir())
 
 

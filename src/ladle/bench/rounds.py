@@ -92,6 +92,7 @@ def compare(
     settle: int = 4,
     hold: bool = False,
     before: Callable[[], None] = lambda: None,
+    work: Callable[[], object] | None = None,
     seed: int = 0,
 ) -> list[Timing]:
     """Check every contender, then time them in turns. The timings come in the order of the contenders.
@@ -100,6 +101,7 @@ def compare(
     many batches a turn has. settle: batches at a turn's beginning that are not timed (they empty what was made ahead while
     others ran). hold: keep each batch until the next has come, as `x, y = next(...)` in a loop does, so that two share the
     processor's caches; else each is let go first. before: called before each turn, when the one before has been closed.
+    work: what a training step would do with each batch; it is not timed, so that what remains is the wait for the data.
     Raises UnequalOutput naming the contender, the row, what was expected and what was found, before anything is timed.
     """
     timings = [Timing(c.name, batch_size, block_size) for c in contenders]
@@ -120,7 +122,7 @@ def compare(
                 with ExitStack() as own:
                     before()
                     draw = opened.get(contender.name) or own.enter_context(contender.open(batch_size, block_size))
-                    _turn(draw, timing, counts[contender.name], settle=settle, hold=hold)
+                    _turn(draw, timing, counts[contender.name], settle=settle, hold=hold, work=work)
     return timings
 
 
@@ -206,15 +208,20 @@ def _count(draw: Draw, turn_seconds: float) -> int:
     return min(done, 2000)
 
 
-def _turn(draw: Draw, timing: Timing, batches: int, *, settle: int, hold: bool) -> None:
+def _turn(draw: Draw, timing: Timing, batches: int, *, settle: int, hold: bool, work: Callable[[], object] | None) -> None:
     held: deque[Any] = deque(maxlen=int(hold))  # of length 0 it lets each batch go at once
     for _ in range(settle):
         held.append(draw())
-    read, cpu, begin = _bytes_read(), time.process_time(), time.perf_counter()
-    for _ in range(batches):
-        held.append(draw())
-    seconds = time.perf_counter() - begin
+    read, seconds, cpu_seconds = _bytes_read(), 0.0, 0.0
+    for count in [batches] if work is None else [1] * batches:
+        if work is not None:
+            work()
+        cpu, begin = time.process_time(), time.perf_counter()
+        for _ in range(count):
+            held.append(draw())
+        seconds += time.perf_counter() - begin
+        cpu_seconds += time.process_time() - cpu
     timing.seconds.append(seconds / batches)
-    timing.cpu_seconds.append((time.process_time() - cpu) / batches)
+    timing.cpu_seconds.append(cpu_seconds / batches)
     timing.bytes_read.append((_bytes_read() - read) / batches)
     timing.batches += batches
