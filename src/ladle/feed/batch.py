@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladle.feed.state import FeedState
 from ladle.order.permutation import I64
@@ -38,9 +39,9 @@ class Batch:
         num_targets: int,
         rows: range,
         starts: I64,
-        stream: FeedState,
+        stream: FeedState | Mapping[str, object],
     ) -> None:
-        """arrival: gives x and y once `arrive` is called. stream: a state of the feed, at any position."""
+        """arrival: gives x and y once `arrive` is called. stream: a state of the feed, at any position; or `state` itself."""
         self._arrival: Arrival | None = arrival
         self.x: Any = None
         self.y: Any = None
@@ -59,7 +60,8 @@ class Batch:
     @property
     def state(self) -> dict[str, object]:
         """The feed's state_dict() once this batch has been received: what to save with the step it trained."""
-        return self._stream.at(self.next_position).to_dict()
+        stream = self._stream
+        return stream.at(self.next_position).to_dict() if isinstance(stream, FeedState) else dict(stream)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.y))
@@ -82,6 +84,55 @@ class Batch:
             self._digest = total % DIGEST_MODULUS
         return self._digest
 
+    # --- what frameworks ask of a batch ---
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """The batch on another torch device; itself where it is there already."""
+        x, y = (part.to(device, non_blocking=non_blocking) for part in self)
+        return self if x is self.x and y is self.y else self._with(lambda: (x, y))
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory, as torch's DataLoader asks for."""
+        x, y = (part.pin_memory() for part in self)
+        return self._with(lambda: (x, y))
+
+    def _with(self, arrival: Arrival) -> Batch:
+        place = {name: getattr(self, name) for name in ("position", "next_position", "num_targets", "rows", "starts")}
+        return Batch(arrival, **place, stream=self._stream).arrive()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A batch crosses to another process as bytes, narrow where the ids allow, and never through shared memory.
+
+        So any number of batches may be kept. What arrives is torch's where it was, else NumPy's.
+        """
+        torch = hasattr(self.x, "cpu")
+        block = np.stack([np.asarray(part.cpu() if torch else part) for part in self])
+        if block.size == 0 or block.max() < 2**31:
+            block = block.astype(np.int32)
+        place = self.position, self.next_position, self.num_targets, self.rows, self.starts
+        return _unpacked, (torch, block, *place, self.state, self._digest)
+
     def __repr__(self) -> str:
         rows, T = self.x.shape
         return f"Batch(position={self.position}, rows={rows}, block_size={T}, num_targets={self.num_targets})"
+
+
+def _unpacked(torch: bool, block: NDArray[Any], *args: Any) -> Batch:
+    wide = block.astype(np.int64)
+    x, y = wide[0], wide[1]
+    if torch:
+        from torch import from_numpy
+
+        x, y = from_numpy(x), from_numpy(y)
+    position, next_position, num_targets, rows, starts, state, digest = args
+    batch = Batch(
+        lambda: (x, y),
+        position=position,
+        next_position=next_position,
+        num_targets=num_targets,
+        rows=rows,
+        starts=starts,
+        stream=state,
+    ).arrive()
+    batch._digest = digest
+    return batch

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ladle.corpus.summary import plural
 from ladle.errors import ConfigError
 
 
@@ -99,26 +100,21 @@ class Coverage:
         return {times: counts[times] for times in sorted(counts) if counts[times]}
 
     def __str__(self) -> str:
-        repeats = ", ".join(f"{targets:,} {_OFTEN.get(times, f'{times} times')}" for times, targets in self.times.items())
-        windows = f"{count(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}"
+        repeats = ", ".join(f"{targets:,} {_OFTEN.get(times, f'each {times} times')}" for times, targets in self.times.items())
+        windows = f"{plural(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}"
         parts = [
-            f"{count(self.num_tokens, 'token')}, {windows}",
-            f"of {count(self.num_tokens - 1, 'target')}: {repeats}",
+            f"{plural(self.num_tokens, 'token')}, {windows}",
+            f"of {plural(self.num_tokens - 1, 'target')}: {repeats}",
         ]
         if self.skipped:
             parts.append(f"{self.skipped:,} between windows")
         if self.tail:
             parts.append(f"{self.tail:,} after the last window")
         if self.batch_size > 1:
-            parts.append(f"{count(self.num_batches, 'batch', 'batches')} of {self.batch_size} an epoch")
+            parts.append(f"{plural(self.num_batches, 'batch', 'batches')} of {self.batch_size} an epoch")
         if self.dropped_windows:
-            parts[-1] += f", {count(self.dropped_windows, 'window')} dropped with the last"
+            parts[-1] += f", {plural(self.dropped_windows, 'window')} dropped with the last"
         return "; ".join(parts)
 
 
 _OFTEN = {0: "never", 1: "once", 2: "twice"}
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """A number and its noun, as people write them."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Mixture:
             raise ConfigError("weights and stages: expected one of them, found both")
         if max_epochs is not None and not max_epochs > 0:
             raise ConfigError(f"max_epochs: expected a number above 0, found {max_epochs}")
-        self.max_epochs = max_epochs
+        self.max_epochs, self._shares = max_epochs, (weights, stages)
         self.names = sorted(sources)
         self.splits = [sources[name] for name in self.names]
         if weights is None and stages is None:
@@ -66,6 +67,10 @@ class Mixture:
         self.joined = self._join()
         self.num_tokens, self.where, self.tokenizer = self.joined.num_tokens, self.joined.where, self.joined.tokenizer
         self.bases = np.cumsum([0, *(split.num_tokens for split in self.splits)], dtype=np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A mixture pickles as its splits and its weights."""
+        return _remade, (dict(zip(self.names, self.splits, strict=True)), *self._shares, self.max_epochs)
 
     def _join(self) -> Split:
         """The sources' shards laid end to end: tokens are numbered through all of them, in name order."""
@@ -118,7 +123,7 @@ class Mixture:
             Stages(self.names, stages),
             self.names,
             [recipe.cut(split) for split in self.splits],
-            shuffled=recipe.order == "shuffled",
+            kind=recipe.order,
             seed=recipe.seed,
         )
 
@@ -140,6 +145,15 @@ class Mixture:
 
     def __repr__(self) -> str:
         return f"Mixture({', '.join(self.names)})"
+
+
+def _remade(
+    sources: Mapping[str, Split],
+    weights: Weights | None,
+    stages: Sequence[tuple[int | None, Weights]] | None,
+    max_epochs: float | None,
+) -> Mixture:
+    return Mixture(sources, weights, stages=stages, max_epochs=max_epochs)
 
 
 def _stages(names: Sequence[str], stages: Sequence[tuple[int | None, Weights]] | None) -> tuple[list[int], list[dict[str, int]]]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ladle.corpus.summary import plural
 from ladle.errors import ConfigError
-from ladle.feed.coverage import Coverage, count
+from ladle.feed.coverage import Coverage
 
 if TYPE_CHECKING:
     from ladle.tokens import Tokenizer
@@ -53,7 +54,7 @@ class Picture:
             ]
             lines += self._bands([(text, str(id_), target, str(target_id)) for text, id_, target, target_id in columns])
         if further := self.coverage.num_windows - len(self._starts):
-            lines += ["", f"and {count(further, 'more window')}"]
+            lines += ["", f"and {plural(further, 'more window')}"]
         if partial:
             lines += ["", "<E4 BD> stands for bytes that are no whole character: the token holds a part of one"]
         return "\n".join(lines)
