@@ -550,7 +550,7 @@ def test_it_shows_itself():
         ({"ignore_index": 2**31}, f"ignore_index: expected less than {2**31}, found {2**31}"),
         ({"prefetch": -1}, "prefetch: expected at least 0, found -1"),
         ({"max_mapped": -1}, "max_mapped: expected at least 0, found -1"),
-        ({"framework": "jax"}, "framework: expected 'torch' or 'numpy', found 'jax'"),
+        ({"framework": "tensorflow"}, "framework: expected 'torch', 'numpy' or 'jax', found 'tensorflow'"),
         ({"device": "cpu"}, "device: expected None with framework='numpy', found 'cpu'"),
         ({"rank": 1}, "rank, world_size: expected both or neither, found rank=1, world_size=None"),
         ({"rank": 2, "world_size": 2}, "rank: expected less than 2, found 2"),
