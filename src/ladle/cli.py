@@ -134,7 +134,7 @@ def _run_prepare(arguments: argparse.Namespace) -> int:
     ) as corpus:
         summary = corpus.summary
         if summary is not None:
-            print(json.dumps(summary.as_json()) if arguments.json else summary)
+            print(json.dumps(summary.to_dict()) if arguments.json else summary)
     return 0
 
 

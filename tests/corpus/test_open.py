@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ladle
 from ladle.corpus import format
+from ladle.corpus.inspect import inspect
 from ladle.errors import ConfigError, FormatError, LadleError
 
 
@@ -106,6 +107,12 @@ SHARD = ("splits", "train", "shards", 0)
         (put(*SHARD, "files", "bin", "sha256", "0" * 63), "shards[0].files.bin.sha256: expected 64 hexadecimal digits"),
         (put(*SHARD, "files", "bin", "sha256", "0" * 64), "generations[0].fingerprint: expected"),
         (put(*SHARD, "max_id", 255), "generations[0].fingerprint: expected"),
+        (put("made", 5), "made.: expected a JSON object, found 5"),
+        (put("made", "inputs", "files", -1), "made.inputs.files: expected an integer from 0"),
+        (
+            put("made", "counts", "markers", "<|endoftext|>", "many"),
+            "made.counts.markers.<|endoftext|>: expected an integer from 0",
+        ),
         (put("generations", []), "generations: expected a last one that covers every shard"),
         (put("generations", 0, "shards", "train", 1), "generations: expected a last one that covers every shard"),
         (put("generations", 0, "shards", "train", 10**6), "generations[0].shards.train: expected an integer from 0"),
@@ -193,6 +200,7 @@ def test_any_field_replaced_is_one_clear_error_or_harmless(original, tmp_path_fa
                 split.read(0, split.num_tokens)
             corpus["train"].locate([0])
             corpus.tokenizer
+            inspect(corpus)
     except LadleError as error:
         one_clear_line(error)
 

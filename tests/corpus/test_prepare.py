@@ -427,7 +427,7 @@ def test_the_text_is_utf8_whatever_the_locale(tmp_path):
 
 def test_the_summary_as_json(tmp_path):
     with ladle.prepare(write(tmp_path / "in", ["ab", "cd"]), tmp_path / "out", tokenizer="bytes") as corpus:
-        found = json.loads(json.dumps(corpus.summary.as_json()))
+        found = json.loads(json.dumps(corpus.summary.to_dict()))
     assert (found["files"], found["documents"], found["tokens"], found["dtype"]) == (2, 2, 6, "uint16")
     assert found["splits"]["train"] == {"documents": 1, "tokens": 3, "shards": 1}
 

@@ -1,5 +1,7 @@
 """verify lists every fault; inspect describes."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -93,9 +95,15 @@ def test_inspect(folder, tmp_path):
     ):
         assert line in text
     assert "made from        3 files, 24,000 bytes" in text
+    manifest = json.loads((folder / "corpus.json").read_text())
+    (folder / "corpus.json").write_text(json.dumps(manifest | {"made": None}))
+    with ladle.open(folder) as corpus:
+        text = inspect(corpus)
+    assert "tokenizer        bytes" in text
+    assert "made from" not in text
     np.arange(4, dtype=np.uint16).tofile(tmp_path / "train.bin")
     with ladle.open(tmp_path) as corpus:
         text = inspect(corpus)
     assert "nanogpt folder" in text
-    assert "train            4 tokens, documents unknown, 1 shards" in text
+    assert "train            4 tokens, documents unknown, 1 shard\n" in text
     assert "fingerprint      sampled:" in text

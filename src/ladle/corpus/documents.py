@@ -59,7 +59,7 @@ class Sources:
         self._ends: npt.NDArray[np.int64] | None = None
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Source `number`, from 0: its "name", "bytes" and "sha256". Raises FormatError."""
+        """Source `number`, from 0: as docs/format.md says; it has a "name". Raises FormatError."""
         if self._ends is None:
             self._content = self.path.read_bytes()
             self._ends = np.flatnonzero(np.frombuffer(self._content, np.uint8) == ord("\n"))

@@ -124,6 +124,7 @@ def read(path: Path) -> Manifest:
     splits = {name: _split(top.within("splits"), name, dtype, vocab_size) for name in sorted(top.within("splits").value)}
     if not splits:
         raise top.fail("splits", "at least one split")
+    _check_made(top)
     manifest = Manifest(
         path=path,
         raw=top.value,
@@ -215,6 +216,23 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
     split.same("documents", sum(shard.num_documents for shard in shards))
     split.same("max_id", max((shard.max_id for shard in shards), default=0))
     return shards
+
+
+def _check_made(top: _Object) -> None:
+    """What is told to people of how the corpus was made, where anything is."""
+    if top.value.get("made") is None:
+        return
+    made = top.within("made")
+    made.text("tokenizer", re.compile(".*", re.DOTALL), "a name")
+    made.within("options")
+    for key in ("files", "bytes"):
+        made.within("inputs").count(key)
+    counts = made.within("counts")
+    for key in ("documents", "empty_documents", "skipped_files", "replaced"):
+        counts.count(key)
+    markers = counts.within("markers")
+    for marker in markers.value:
+        markers.count(marker)
 
 
 def _generations(top: _Object, splits: Mapping[str, list[ShardEntry]]) -> list[tuple[str, dict[str, int]]]:

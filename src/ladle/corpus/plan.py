@@ -52,7 +52,7 @@ class Options:
         """The files that are not left out are read with these errors."""
         return "replace" if self.encoding_errors == "replace" else "strict"
 
-    def as_json(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """For the manifest, and to compare with one."""
         return {
             "split": self.split,

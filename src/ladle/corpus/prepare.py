@@ -129,7 +129,7 @@ def _check_same(target: Path, surveyed: Survey, options: Options, coder: Tokeniz
         raise ConfigError(f"{target}: out: holds a corpus that `prepare` did not make; choose another folder")
     hint = "choose another folder, or remove this one"
     name = "chars" if coder is None else coder.name
-    wanted = {"tokenizer": name, **options.as_json()}
+    wanted = {"tokenizer": name, **options.to_dict()}
     found = {"tokenizer": made.get("tokenizer"), **made["options"]}
     for key, value in wanted.items():
         if found.get(key) != value:
@@ -221,7 +221,7 @@ def _manifest(
         ],
         "made": {
             "tokenizer": coder.name,
-            "options": options.as_json(),
+            "options": options.to_dict(),
             "inputs": {"files": len(surveyed.sources), "bytes": sum(source.num_bytes for source in surveyed.sources)},
             "counts": {
                 "documents": len(surveyed.sources) - empty - skipped,

@@ -60,7 +60,7 @@ class Summary:
         """Input bytes / 10^6 a second of the whole preparation."""
         return self.input_bytes / 1e6 / max(self.seconds, 1e-9)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "megabytes_per_second": round(self.megabytes_per_second, 3)}
 
@@ -68,28 +68,29 @@ class Summary:
         speed = (
             f"in {self.seconds:.1f} s, {self.megabytes_per_second:.1f} MB/s" if self.new else "already prepared; nothing to do"
         )
-        counts = f"{_plural(self.documents, 'document')}, {_plural(self.tokens, 'token')} of {self.dtype}"
+        counts = f"{plural(self.documents, 'document')}, {plural(self.tokens, 'token')} of {self.dtype}"
         lines = [
-            f"{self.path}: {_plural(self.files, 'file')}, {self.input_bytes / 1e6:,.1f} MB, {speed}",
+            f"{self.path}: {plural(self.files, 'file')}, {self.input_bytes / 1e6:,.1f} MB, {speed}",
             f"  {counts}, tokenizer {self.tokenizer} (vocabulary {self.vocab_size:,})",
         ]
         lines += [
-            f"  {name:<5}  {_plural(split['tokens'], 'token')} in {_plural(split['documents'], 'document')}, "
-            f"{_plural(split['shards'], 'shard')}"
+            f"  {name:<5}  {plural(split['tokens'], 'token')} in {plural(split['documents'], 'document')}, "
+            f"{plural(split['shards'], 'shard')}"
             for name, split in sorted(self.splits.items())
         ]
         if self.empty_documents:
-            lines.append(f"  {_plural(self.empty_documents, 'document')} of nothing left out")
+            lines.append(f"  {plural(self.empty_documents, 'document')} of nothing left out")
         if self.skipped_files:
-            lines.append(f"  {_plural(self.skipped_files, 'file')} left out: not UTF-8")
+            lines.append(f"  {plural(self.skipped_files, 'file')} left out: not UTF-8")
         if self.replaced:
-            lines.append(f"  {_plural(self.replaced, 'place')} that are not UTF-8 read as U+FFFD")
+            lines.append(f"  {plural(self.replaced, 'place')} read as U+FFFD: not UTF-8")
         for marker, count in self.markers.items():
             if count:
                 how = "taken as the control id" if marker in self.allowed_special else "kept as text"
-                lines.append(f"  {marker} is written {_plural(count, 'time')} in the text, {how}")
+                lines.append(f"  {marker} is written {plural(count, 'time')} in the text, {how}")
         return "\n".join(lines)
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A count and its noun, as people write them. many: the noun's plural, where it is not the noun and an s."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
