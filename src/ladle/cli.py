@@ -248,12 +248,14 @@ def _run_train(arguments: argparse.Namespace) -> int:
 
     given = {field.name: getattr(arguments, field.name) for field in fields(TrainConfig) if hasattr(arguments, field.name)}
     config = TrainConfig.preset(arguments.preset, **given)
+    if arguments.threads is not None and arguments.threads < 1:
+        raise ConfigError(f"threads: expected >= 1, found {arguments.threads}")
     with ExitStack() as stack:
         config, ranks = _join_ranks(config, stack)
         if arguments.threads is not None:
             import torch
 
-            torch.set_num_threads(max(arguments.threads, 1))
+            torch.set_num_threads(arguments.threads)
         report = train(arguments.corpus, arguments.out, config, resume=arguments.resume, ranks=ranks, writer=sys.stderr)
         if ranks.first:
             print(report)

@@ -278,7 +278,7 @@ def test_many_epochs_every_batch_kept_and_leaving_early_end_in_peace():
 def test_without_torch_the_missing_extra_is_named():
     code = "import sys; sys.modules['torch'] = None\nimport ladle\ntry: ladle.create_dataloader\nexcept ImportError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "create_dataloader needs the package 'torch', which is not installed; pip install 'ladle[torch]'\n"
+    assert done.stdout == "a torch DataLoader needs the package 'torch', which is not installed; pip install 'ladle[torch]'\n"
 
 
 # --- other arguments of DataLoader ---

@@ -10,7 +10,9 @@ from dataclasses import FrozenInstanceError, fields, replace
 import pytest
 
 from ladle.errors import ConfigError, StateError
+from ladle.order.stream import KINDS
 from ladle.train import PRESETS, TrainConfig
+from ladle.train.config import ORDERS
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,8 @@ def test_a_configuration_needs_no_torch() -> None:
 def test_replace_validates() -> None:
     with pytest.raises(ConfigError, match="keep"):
         replace(TrainConfig(), keep=0)
+
+
+def test_the_orders_are_the_feeds() -> None:
+    """Written twice, since `ladle train --help` may not wait for NumPy."""
+    assert set(ORDERS) == set(KINDS)

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from ladle.corpus import format
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError, MissingExtra
 from ladle.feed.coverage import Coverage
 from ladle.order.permutation import BLOCK, hash_key
 from ladle.order.stream import Order
+from ladle.tokens import END_OF_TEXT
 from ladle.tokens import tokenizer as find_tokenizer
 
 try:
@@ -28,11 +30,11 @@ try:
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 except ModuleNotFoundError as error:
-    raise MissingExtra("create_dataloader", "torch", "torch") from error
+    raise MissingExtra("a torch DataLoader", "torch", "torch") from error
 
 log = logging.getLogger(__name__)
 
-END_OF_TEXT = frozenset({"<|endoftext|>"})
+WRITTEN_END = frozenset({END_OF_TEXT})
 
 
 class GPTDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -55,7 +57,7 @@ class GPTDataset(Dataset[tuple[Tensor, Tensor]]):
         max_length: int,
         stride: int,
         *,
-        allowed_special: Collection[str] = END_OF_TEXT,
+        allowed_special: Collection[str] = WRITTEN_END,
     ) -> None:
         ids = _ids(text, tokenizer, allowed_special)
         # A tensor, since torch's pickler puts one into shared memory, once for all workers; of a signed type, since
@@ -90,11 +92,11 @@ class GPTDataset(Dataset[tuple[Tensor, Tensor]]):
         window = self._tokens()[start : start + self._coverage.max_length + 1]
         return torch.from_numpy(window[:-1].astype(np.int64)), torch.from_numpy(window[1:].astype(np.int64))
 
-    def __getitems__(self, indices: Sequence[int]) -> Windows:
+    def __getitems__(self, indices: Sequence[int]) -> Gathered:
         """Many windows by one gather; torch's DataLoader asks for a batch this way."""
         places = np.fromiter((self._place(index) for index in indices), dtype=np.int64, count=len(indices))
         windows = sliding_window_view(self._tokens(), self._coverage.max_length + 1)
-        return Windows(windows[places * self._coverage.stride])
+        return Gathered(windows[places * self._coverage.stride])
 
     def _tokens(self) -> NDArray[Any]:
         """uint16 or uint32 [N]."""
@@ -107,7 +109,7 @@ class GPTDataset(Dataset[tuple[Tensor, Tensor]]):
         return place % size
 
 
-class Windows(Sequence[tuple[Tensor, Tensor]]):
+class Gathered(Sequence[tuple[Tensor, Tensor]]):
     """One gathered batch: samples for any collate function, both tensors at once for ours.
 
     rows: uint16 or uint32 [B, L + 1], owned. From a worker process the rows travel as they are, through its pipe, and widen
@@ -145,7 +147,7 @@ def widen(rows: NDArray[Any]) -> list[Tensor]:
 
 def collate(samples: Sequence[Any]) -> Any:
     """[inputs, targets], int64 [B, L] each, as torch's own collate function gives, without stacking again."""
-    if not isinstance(samples, Windows):
+    if not isinstance(samples, Gathered):
         return default_collate(list(samples))
     return samples if get_worker_info() is not None else samples.tensors
 
@@ -188,7 +190,7 @@ def create_dataloader(  # noqa: PLR0917  the order that its readers type
     *,
     tokenizer: object = "gpt2",
     seed: int = 0,
-    allowed_special: Collection[str] = END_OF_TEXT,
+    allowed_special: Collection[str] = WRITTEN_END,
     **options: Any,
 ) -> DataLoader[tuple[Tensor, Tensor]]:
     """A torch DataLoader over the windows of a text: batches of int64 inputs and targets [batch_size, max_length].
@@ -223,6 +225,6 @@ def _ids(text: str | Split, tokenizer: object, allowed_special: Collection[str])
             f"text: expected a str or a split, found {type(text).__name__}; ladle.from_ids(array) makes a split of ids"
         )
     chosen = find_tokenizer(tokenizer, text=[text])
-    dtype = np.dtype(np.uint16 if chosen.vocab_size <= 2**16 else np.uint32)
+    dtype = format.TOKEN_DTYPES[format.dtype_name(chosen.vocab_size)]
     parts = chosen.encode_pieces([text], allowed_special=allowed_special)
     return np.concatenate([np.empty(0, dtype), *(part.astype(dtype) for part in parts)])

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ladle.tokens.markers import END_OF_TEXT as MARKER
+
 if TYPE_CHECKING:
     import tiktoken
 
@@ -25,7 +27,7 @@ PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$
 # GPT-2 ranks the 188 printable bytes of Latin-1 first, then the other 68, each group in byte order.
 BYTES_BY_RANK = sorted(range(256), key=lambda byte: (not chr(byte).isprintable() or byte == 32, byte))
 
-_END = {"<|endoftext|>": END_OF_TEXT}
+_END = {MARKER: END_OF_TEXT}
 _FILL_IN = {"<|fim_prefix|>": 50_281, "<|fim_middle|>": 50_282, "<|fim_suffix|>": 50_283}
 # Each encoding's markers, and the hash tiktoken publishes for its ranks as a .tiktoken file (gpt2's are r50k_base's).
 _R50K = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"

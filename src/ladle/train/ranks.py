@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ladle.errors import ConfigError
+from ladle.feed.ranks import topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,7 @@ class Ranks:
     @classmethod
     def current(cls) -> Ranks:
         """torch.distributed's, where it is initialised; else alone."""
-        if dist.is_available() and dist.is_initialized():
-            return cls(dist.get_rank(), dist.get_world_size())
-        return cls()
+        return cls(*topology(None, None))
 
 
 @contextmanager

@@ -43,10 +43,10 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            ("trained", f"{grouped(self.steps)} updates, {grouped(self.position)} slots, {self.seconds:.1f} s"),
+            ("trained", f"{self.steps:,} updates, {self.position:,} slots, {self.seconds:.1f} s"),
             ("loss", "nothing was left to do" if self.loss is None else f"{self.loss:.4f} at the last update"),
             ("val loss", "no val split" if self.val_loss is None else f"{self.val_loss:.4f}, the mean over every target"),
-            ("speed", f"{grouped(self.tokens_per_s)} tokens/s; waiting for data {self.data_wait:.1%} of a step"),
+            ("speed", f"{self.tokens_per_s:,.0f} tokens/s; waiting for data {self.data_wait:.1%} of a step"),
             ("log", str(self.log)),
             ("curve", "not drawn: pip install 'ladle[train]'" if self.curve is None else str(self.curve)),
             ("checkpoint", str(self.checkpoint)),
@@ -65,20 +65,20 @@ def banner(
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     ways = f"{config.micro_batch_size or rows} a pass x {passes} passes x {ranks.world_size} ranks"
     lines = [
-        ("corpus", ", ".join(f"{name} {grouped(split.num_tokens)} tokens" for name, split in splits.items())),
-        ("model", f"{grouped(model.num_parameters())} parameters: {shape}, vocabulary {grouped(model.config.vocab_size)}"),
+        ("corpus", ", ".join(f"{name} {split.num_tokens:,} tokens" for name, split in splits.items())),
+        ("model", f"{model.num_parameters():,} parameters: {shape}, vocabulary {model.config.vocab_size:,}"),
     ]
     if config.order == "random":
         lines.append(("samples", f"independent random windows of {T}; no epochs"))
     else:
         slots = feed.slots_per_epoch
         lines += [
-            ("samples", f"{grouped(slots // T)} windows of {T} an epoch, {config.order}"),
-            ("epoch", f"{grouped(feed.batches_per_epoch)} batches, {grouped(slots)} tokens"),
+            ("samples", f"{slots // T:,} windows of {T} an epoch, {config.order}"),
+            ("epoch", f"{feed.batches_per_epoch:,} batches, {slots:,} tokens"),
         ]
     lines += [
-        ("batch size", f"{B} rows an update ({ways}), {grouped(B * T)} tokens"),
-        ("updates", f"{grouped(config.steps)}, {grouped(config.steps * B * T)} tokens"),
+        ("batch size", f"{B} rows an update ({ways}), {B * T:,} tokens"),
+        ("updates", f"{config.steps:,}, {config.steps * B * T:,} tokens"),
         ("prefetch", f"{config.prefetch} batches"),
         ("device", f"{device}, {config.dtype}{threads}{', compiled' if config.compile else ''}"),
     ]
@@ -97,7 +97,7 @@ class Progress:
     def step(self, record: Mapping[str, Any]) -> None:
         """One update's line of the log."""
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {record['loss']:.3f}, {grouped(record['tokens_per_s'])} tokens/s", refresh=False)
+            self._bar.set_postfix_str(f"loss {record['loss']:.3f}, {record['tokens_per_s']:,.0f} tokens/s", refresh=False)
             self._bar.update()
         elif (
             record["step"] % self._every == 0
@@ -107,7 +107,7 @@ class Progress:
             self._said = time.monotonic()
             self.say(
                 f"step {record['step']}/{self._steps}  loss {record['loss']:.4f}  lr {record['lr']:.2e}  "
-                f"{grouped(record['tokens_per_s'])} tokens/s  waiting for data {record['data_wait']:.1%}"
+                f"{record['tokens_per_s']:,.0f} tokens/s  waiting for data {record['data_wait']:.1%}"
             )
 
     def say(self, line: str) -> None:
@@ -136,8 +136,3 @@ class _Bar(tqdm):  # type: ignore[misc]
 def table(lines: list[tuple[str, str]]) -> str:
     """Two columns."""
     return "\n".join(f"{name:<11} {text}" for name, text in lines)
-
-
-def grouped(number: float) -> str:
-    """1234567 as '1 234 567'."""
-    return f"{number:,.0f}".replace(",", " ")
