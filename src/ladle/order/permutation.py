@@ -12,6 +12,7 @@ import hashlib
 from typing import TypeVar
 
 import numpy as np
+from numpy import add, bitwise_xor, floor_divide, minimum, multiply, right_shift, subtract
 from numpy.typing import ArrayLike, NDArray
 
 from ladle.errors import ConfigError
@@ -58,19 +59,19 @@ def epoch_key(seed: int, epoch: int) -> int:
 def mix64(value: U64) -> U64:
     """SplitMix64's finaliser (Steele, Lea and Flood 2014), in place on uint64 [...]; returns its argument."""
     scratch = np.empty_like(value)
-    np.right_shift(value, _30, out=scratch)
-    np.bitwise_xor(value, scratch, out=value)
+    right_shift(value, _30, out=scratch)
+    bitwise_xor(value, scratch, out=value)
     return _finish(value, scratch)
 
 
 def _finish(value: U64, scratch: U64) -> U64:
     """mix64 after its first shift, in place."""
-    np.multiply(value, _M1, out=value)
-    np.right_shift(value, _27, out=scratch)
-    np.bitwise_xor(value, scratch, out=value)
-    np.multiply(value, _M2, out=value)
-    np.right_shift(value, _31, out=scratch)
-    return np.bitwise_xor(value, scratch, out=value)
+    multiply(value, _M1, out=value)
+    right_shift(value, _27, out=scratch)
+    bitwise_xor(value, scratch, out=value)
+    multiply(value, _M2, out=value)
+    right_shift(value, _31, out=scratch)
+    return bitwise_xor(value, scratch, out=value)
 
 
 def _unmix64(value: U64) -> U64:
@@ -103,18 +104,20 @@ def permute(index: ArrayLike, n: int | I64, key: int | U64, *, inverse: bool = F
     shape = np.broadcast_shapes(places.shape, sizes.shape, keys.shape)
     if sizes.size and (int(sizes.min()) < 1 or int(sizes.max()) > LARGEST):
         raise ConfigError(f"n: expected 1 to 2**62, found {int(sizes.min())} to {int(sizes.max())}")
-    wrong = (places < 0) | (places >= sizes)
+    wrong = places.view(np.uint64) >= sizes.view(np.uint64)  # below 0 is enormous
     if wrong.any():
         at = int(np.broadcast_to(wrong, shape).argmax())
         found, bound = (int(np.broadcast_to(array, shape).flat[at]) for array in (places, sizes))
         raise ConfigError(f"index: expected 0 <= index < {bound}, found {found} at place {at}")
-    places = np.broadcast_to(places, shape).reshape(-1)
+    places = _flat(places, shape)
     # One size or key for all stays an array without dimensions, which every step below broadcasts.
-    sizes = sizes.reshape(()) if sizes.size == 1 else np.broadcast_to(sizes, shape).reshape(-1)
-    keys = keys.reshape(()) if keys.size == 1 else np.broadcast_to(keys, shape).reshape(-1)
+    sizes = sizes.reshape(()) if sizes.size == 1 else _flat(sizes, shape)
+    keys = keys.reshape(()) if keys.size == 1 else _flat(keys, shape)
     small = sizes <= SMALL
-    if small.all() or not small.any():
-        return (_sort if small.all() else _walk)(places, sizes, keys, inverse=inverse).reshape(shape)
+    if small.all():
+        return _sort(places, sizes, keys, inverse=inverse).reshape(shape)
+    if not small.any():
+        return _walk(places, sizes, keys, inverse=inverse).reshape(shape)
     out = np.empty(places.size, dtype=np.int64)
     for way, chosen in ((_sort, np.flatnonzero(small)), (_walk, np.flatnonzero(~small))):
         out[chosen] = way(places[chosen], sizes[chosen], _part(keys, chosen), inverse=inverse)
@@ -126,6 +129,11 @@ def _integers(name: str, value: ArrayLike | I64) -> I64:
     if array.dtype.kind not in "iu" and array.size:
         raise ConfigError(f"{name}: expected integers, found {array.dtype}")
     return array.astype(np.int64, copy=False)
+
+
+def _flat(array: Array, shape: tuple[int, ...]) -> Array:
+    """One element for each of `shape`, in a row."""
+    return (array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1)
 
 
 def _part(word: Array, which: slice | I64) -> Array:
@@ -179,32 +187,32 @@ def _network(image: U64, a: U64, b: U64, keys: U64, scratch: U64, *, inverse: bo
     """Six rounds over image (uint64 [k]), in place. scratch: uint64 [4, >= k]. NumPy's cost a pass is what counts here."""
     left, right, word, other = scratch[:, : image.size]
     wide = bool(a.max() > 2**30)
-    np.floor_divide(image, b, out=left)
-    np.multiply(left, b, out=word)
-    np.subtract(image, word, out=right)
+    floor_divide(image, b, out=left)
+    multiply(left, b, out=word)
+    subtract(image, word, out=right)
     for r in reversed(range(ROUNDS)) if inverse else range(ROUNDS):
         source, target, modulus = (right, left, a) if r % 2 == 0 else (left, right, b)
         # Shift and xor are linear over xor: (v ^ k) ^ ((v ^ k) >> 30) is v ^ (v >> 30) with the key's part done ahead,
         # and v >> 30 is nothing below 2**30.
-        np.bitwise_xor(source, keys[r], out=word)
+        bitwise_xor(source, keys[r], out=word)
         if wide:
-            np.right_shift(source, _30, out=other)
-            np.bitwise_xor(word, other, out=word)
+            right_shift(source, _30, out=other)
+            bitwise_xor(word, other, out=word)
         _finish(word, other)
-        np.right_shift(word, _32, out=word)
-        np.multiply(word, modulus, out=word)
-        np.right_shift(word, _32, out=word)
+        right_shift(word, _32, out=word)
+        multiply(word, modulus, out=word)
+        right_shift(word, _32, out=word)
         # target and word are below the modulus: one wrap at most, and of the two candidates the wrong one is
         # enormous as an unsigned number.
         if inverse:
-            np.subtract(target, word, out=target)
-            np.add(target, modulus, out=other)
+            subtract(target, word, out=target)
+            add(target, modulus, out=other)
         else:
-            np.add(target, word, out=target)
-            np.subtract(target, modulus, out=other)
-        np.minimum(target, other, out=target)
-    np.multiply(left, b, out=image)
-    np.add(image, right, out=image)
+            add(target, word, out=target)
+            subtract(target, modulus, out=other)
+        minimum(target, other, out=target)
+    multiply(left, b, out=image)
+    add(image, right, out=image)
 
 
 # --- n <= 1024: the sort ---
@@ -251,16 +259,17 @@ def _from_rows(index: I64, row: I64, n: I64, key: U64, *, inverse: bool) -> I64:
     place = np.zeros(index.size, dtype=np.int64)  # how many of the row's hashes are smaller, by halving
     step = SMALL
     while step:
-        further = np.minimum(place + step, numbers.size)
+        further = minimum(place + step, numbers.size)
         place = np.where(hashes[row, further - 1] < wanted, further, place)
         step //= 2
     return place
 
 
-def multiply_high(word: U64, bound: int) -> I64:
+def multiply_high(word: U64, bound: int | I64) -> I64:
     """floor(word * bound / 2**64): a 64-bit hash spread over [0, bound), every value possible. bound <= 2**62."""
     low_word, high_word = word & np.uint64(0xFFFFFFFF), word >> _32
-    low, high = np.uint64(bound & 0xFFFFFFFF), np.uint64(bound >> 32)
+    whole = np.asarray(bound, dtype=np.uint64)
+    low, high = whole & np.uint64(0xFFFFFFFF), whole >> _32
     middle = (low_word * low >> _32) + high_word * low
     carry = (middle & np.uint64(0xFFFFFFFF)) + low_word * high
     product: U64 = high_word * high + (middle >> _32) + (carry >> _32)
