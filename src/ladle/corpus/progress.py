@@ -1,4 +1,4 @@
-"""How far a long pass over bytes has come: a bar on a terminal, plain lines elsewhere."""
+"""How far a long pass has come: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ LINE_SECONDS = 5.0
 
 
 class Progress:
-    """Call it with the bytes done since its last call. stream: where to draw, or None to draw nothing."""
+    """Call it with what was done since its last call. stream: where to draw, or None to draw nothing."""
 
-    def __init__(self, label: str, total: int, stream: TextIO | None) -> None:
+    def __init__(self, label: str, total: int, stream: TextIO | None, *, unit: str = "B") -> None:
+        """unit: of total; bytes are told in MB, anything else in millions."""
         self._label, self._total, self._stream = label, total, stream
+        self._millions = "MB" if unit == "B" else f"million {unit}"
         self._done = 0
         self._start = self._last = time.monotonic()
         self._bar: tqdm[None] | None = None
         if stream is not None and stream.isatty():
-            self._bar = tqdm(total=total, desc=label, unit="B", unit_scale=True, file=stream, leave=False)
+            self._bar = tqdm(total=total, desc=label, unit=unit, unit_scale=True, file=stream, leave=False)
 
-    def __call__(self, num_bytes: int) -> None:
-        self._done += num_bytes
+    def __call__(self, more: int) -> None:
+        self._done += more
         if self._bar is not None:
-            self._bar.update(num_bytes)
+            self._bar.update(more)
         elif self._stream is not None and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             speed = self._done / 1e6 / (self._last - self._start)
             print(
-                f"{self._label}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB, {speed:.1f} MB/s",
+                f"{self._label}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} {self._millions}, "
+                f"{speed:.1f} {self._millions}/s",
                 file=self._stream,
                 flush=True,
             )

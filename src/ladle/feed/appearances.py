@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
-from ladle.feed.exclusions import Exclusions
 from ladle.feed.mixture import Mixture
-from ladle.feed.plan import Rows
-from ladle.feed.producer import Shape
+from ladle.feed.plan import Plan
 from ladle.order.permutation import LARGEST
-from ladle.rows.stream import Stream
+
+if TYPE_CHECKING:
+    from ladle.feed.feed import Feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,39 +36,31 @@ class Appearance:
     targets: int
 
 
-def appearances(
-    source: Split | Mixture,
-    document: object,
-    epochs: Iterable[int],
-    *,
-    stream: Stream,
-    shape: Shape,
-    rows: Callable[[int, int], Rows],
-    exclusions: Exclusions,
-    limit: int | None,
-) -> list[Appearance]:
+def appearances(feed: Feed, document: object, epochs: Iterable[int]) -> list[Appearance]:
     """Every row of these epochs that holds a token of the document, in the order in which they are handed out.
 
-    document: its number; of a mixture (source's name, number). rows: the plan. limit: the feed's end, in slots.
+    document: its number; of a mixture (source's name, number). Raises ConfigError: see Feed.steps_of.
     Cost: a few NumPy calls an epoch, and a few for each window that the document touches.
     """
-    number, split, base, own = place_of(source, document)
+    number, split, base, own = place_of(feed.source, document)
     first, last = (int(edge[0]) for edge in split.document_tokens([own]))
-    B, T, found = shape.batch_size, shape.block_size, []
-    per_unit, per_epoch = stream.window // T, stream.units_per_epoch or split.num_tokens // stream.window + 2
+    stream, limit, exclusions = feed.stream, feed.end, feed.history.exclusions
+    B, T, found = feed.shape.batch_size, feed.shape.block_size, []
+    plan, per_unit = Plan(stream, T, ahead=1), stream.window // T
+    per_epoch = stream.units_per_epoch or split.num_tokens // stream.window + 2
     for epoch in _checked(epochs, LARGEST // (per_epoch * stream.window)):
         # Of the targets that a window reads, its tokens are their inputs and the last one's label.
         for unit in stream.holding(number, first - 1, last, epoch).tolist():
             row = np.arange(unit * per_unit, (unit + 1) * per_unit, dtype=np.int64)
-            part = rows(unit * per_unit, per_unit)
-            start = part.start - base
-            high = part.high if limit is None else np.minimum(part.high, np.maximum(limit - row * T, 0))
-            low = np.maximum(part.low, first - 1 - start)
+            rows = plan.rows(unit * per_unit, per_unit)
+            start = rows.start - base
+            high = rows.high if limit is None else np.minimum(rows.high, np.maximum(limit - row * T, 0))
+            low = np.maximum(rows.low, first - 1 - start)
             high = np.maximum(np.minimum(high, last - 1 - start), low)
-            targets = high - low - exclusions.count(part.start, low, high, row * T)
+            targets = high - low - exclusions.count(rows.start, low, high, row * T)
             holds = (start < last) & (start + T >= first)
             if limit is not None:
-                holds &= row < -(-limit // shape.slots) * B
+                holds &= row < -(-limit // (B * T)) * B
             found += [
                 Appearance(
                     epoch=epoch,

@@ -100,7 +100,7 @@ class Coverage:
         return {times: counts[times] for times in sorted(counts) if counts[times]}
 
     def __str__(self) -> str:
-        repeats = ", ".join(f"{targets:,} {_OFTEN.get(times, f'each {times} times')}" for times, targets in self.times.items())
+        repeats = ", ".join(f"{targets:,} {often(times)}" for times, targets in self.times.items())
         windows = f"{plural(self.num_windows, 'window')} of {self.max_length}, one every {self.stride}"
         parts = [
             f"{plural(self.num_tokens, 'token')}, {windows}",
@@ -117,4 +117,6 @@ class Coverage:
         return "; ".join(parts)
 
 
-_OFTEN = {0: "never", 1: "once", 2: "twice"}
+def often(times: int) -> str:
+    """never, once, twice, each 3 times, ..."""
+    return {0: "never", 1: "once", 2: "twice"}.get(times, f"each {times} times")

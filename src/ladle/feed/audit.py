@@ -1,0 +1,276 @@
+"""Was every token a target exactly once? The plan is streamed, not the tokens, and what it did is counted and certified."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ladle.corpus.progress import Progress
+from ladle.errors import ConfigError
+from ladle.feed import times
+from ladle.feed.arguments import integer
+from ladle.feed.coverage import often
+from ladle.feed.ledger import Counts, Ledger, Taken
+from ladle.feed.mixture import Mixture
+from ladle.feed.plan import Plan, Rows
+from ladle.feed.recipe import canonical, digest
+from ladle.order.permutation import I64, LARGEST
+
+if TYPE_CHECKING:
+    from ladle.feed.feed import Feed
+
+AT_ONCE = 2**16  # rows looked at together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What the audited windows did with one source.
+
+    source: its name in a mixture, else "". tokens: N. windows: handed out. epochs: whole ones; None for order="random".
+    slots = trained + masked + padded; masked are repeats, and the targets of excluded documents (`excluded`).
+    handed = trained + excluded: slots of targets. partial: how many of them in an epoch that has not ended.
+    times: {how often: targets} in a whole epoch, or over all draws of order="random"; empty where there is neither.
+    """
+
+    source: str
+    tokens: int
+    windows: int
+    epochs: int | None
+    slots: int
+    handed: int
+    trained: int
+    masked: int
+    padded: int
+    excluded: int
+    partial: int
+    times: dict[int, int]
+
+    @property
+    def dropped(self) -> int:
+        """Targets that no window holds, an epoch (or over all draws)."""
+        return self.times.get(0, 0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether each token but the first was handed out as a target exactly once in each of at least one whole epoch."""
+        return bool(self.epochs) and self.times == {1: self.tokens - 1}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        told = {"exact": self.exact, **asdict(self), "dropped": self.dropped}
+        return {**told, "times": {str(number): targets for number, targets in self.times.items()}}
+
+    def __str__(self) -> str:
+        name, epochs, N = f"{self.source}: " if self.source else "", self.epochs or 0, self.tokens
+        lines = [f"{name}{N:,} tokens, {self.windows:,} windows"]
+        if self.epochs is not None:
+            lines[0] += f", {epochs:,} whole epoch{'s' * (epochs != 1)}" + ", and a part of the next" * (self.partial > 0)
+        if self.exact:
+            lines.append("  each token after the first was a target exactly once in each epoch")
+        elif self.times:
+            told = ", ".join(f"{targets:,} {often(number)}" for number, targets in self.times.items())
+            lines.append(f"  of {N - 1:,} targets{' an epoch' * bool(epochs)}: {told}")
+        if set(self.times) <= {0, 1} and epochs:
+            part = f" + {self.partial:,}" * (self.partial > 0)
+            lines.append(
+                f"  tokens  {epochs:,} x {N:,}{part} = {self.trained:,} trained + {self.excluded:,} excluded "
+                f"+ {epochs:,} first + {epochs * self.dropped:,} dropped"
+            )
+        elif self.times:
+            lines.append(f"  tokens  {N:,} = {N - 1 - self.dropped:,} handed out + 1 first + {self.dropped:,} dropped")
+        lines.append(
+            f"  slots   {self.slots:,} = {self.trained:,} trained + {self.masked:,} masked ({self.excluded:,} excluded) "
+            f"+ {self.padded:,} padded"
+        )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """An audit's outcome; str() is the text for people.
+
+    recipe, corpus: hashes, as they stand at the end of what was audited. slots: from position 0. plan: a hash of all windows
+    in their order. faults: where the plan breaks its own recipe; num_faults may say that there are more.
+    """
+
+    recipe: str
+    corpus: str
+    window: int
+    slots: int
+    accounts: tuple[Account, ...]
+    plan: str
+    num_faults: int
+    faults: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is no fault, and every account is exact."""
+        return not self.num_faults and all(account.exact for account in self.accounts)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all of it: equal for all who audit the same plan of the same corpus."""
+        return digest(canonical(self._told()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**self._told(), "digest": self.digest}
+
+    def _told(self) -> dict[str, Any]:
+        return {**asdict(self), "exact": self.exact, "accounts": [account.to_dict() for account in self.accounts]}
+
+    def __str__(self) -> str:
+        lines = [f"recipe {self.recipe}, corpus {self.corpus[:32]}: {self.slots:,} slots in windows of {self.window:,}"]
+        if self.num_faults:
+            more = self.num_faults - len(self.faults)
+            lines.append(f"NOT what the recipe says: {self.num_faults:,} fault{'s' * (self.num_faults > 1)}")
+            lines += [f"  {fault}" for fault in self.faults] + [f"  and {more:,} more"] * (more > 0)
+        else:
+            lines += map(str, self.accounts)
+        return "\n".join([*lines, f"digest {self.digest}"])
+
+
+def audit(
+    feed: Feed, *, epochs: int | None = None, total_tokens: int | None = None, progress: TextIO | None = None
+) -> Certificate:
+    """Follow a feed's plan from position 0 and certify what it hands out.
+
+    epochs, total_tokens (slots, rounded up to a window): how far; by default to the feed's end, or one epoch. With
+    order="random" an epoch is as many draws as the split has windows. A mixture takes total_tokens only.
+    progress: where to draw it. Memory: one bit a window of an epoch, and blocks of rows.
+    Raises ConfigError for lengths that cannot be. A broken plan raises nothing: see Certificate.faults.
+    """
+    source, units = feed.source, _units(feed, epochs, total_tokens)
+    named = dict(zip(source.names, source.splits, strict=True)) if isinstance(source, Mixture) else {"": source}
+    bases = np.array([0, *np.cumsum([split.num_tokens for split in named.values()])], dtype=np.int64)
+    random = feed.recipe.order == "random"
+    ledgers = [] if random else [Ledger(feed.recipe.cut(split), name) for name, split in named.items()]
+    drawn = [Counts() for _ in named]
+    hashed = hashlib.blake2b(digest_size=16)
+    with Progress("auditing", units, progress, unit="windows") as done:
+        for taken in _windows(feed, units):
+            hashed.update(np.stack((taken.start, taken.first, taken.last), axis=1).astype("<i8").data)
+            for number, mine in _by_source(taken, bases):
+                (drawn if random else ledgers)[number].take(mine)
+            done(taken.start.size)
+    recipe, corpus = feed.history.at(units * feed.recipe.window)
+    accounts = [_account(ledger) for ledger in ledgers]
+    if random:
+        accounts = [
+            _account_of_draws(feed, name, units, counts, bases[i : i + 2])
+            for i, (name, counts) in enumerate(zip(named, drawn, strict=True))
+        ]
+    return Certificate(
+        recipe=recipe,
+        corpus=corpus,
+        window=feed.recipe.window,
+        slots=units * feed.recipe.window,
+        accounts=tuple(accounts),
+        plan=hashed.hexdigest(),
+        num_faults=sum(ledger.num_faults for ledger in ledgers),
+        faults=tuple(fault for ledger in ledgers for fault in ledger.faults),
+    )
+
+
+def _units(feed: Feed, epochs: int | None, total_tokens: int | None) -> int:
+    """How many windows to follow."""
+    W, source = feed.recipe.window, feed.source
+    if epochs is not None and total_tokens is not None:
+        raise ConfigError(f"audit: expected epochs or total_tokens, found both: {epochs} and {total_tokens}")
+    if total_tokens is None and epochs is None and feed.end is not None:
+        total_tokens = feed.end
+    if total_tokens is not None:
+        return -(-integer("total_tokens", total_tokens, 1) // W)
+    if isinstance(source, Mixture):
+        raise ConfigError(f"audit: expected total_tokens= for a mixture, found epochs={epochs}: it has no epochs of its own")
+    per_epoch = feed.stream.units_per_epoch or -(-(source.num_tokens - 1) // W)
+    return integer("epochs", 1 if epochs is None else epochs, 1, LARGEST // (per_epoch * W)) * per_epoch
+
+
+def _windows(feed: Feed, units: int) -> Iterator[Taken]:
+    """The first `units` windows, put together from the rows that the feed hands out."""
+    W, T, exclusions = feed.recipe.window, feed.shape.block_size, feed.history.exclusions
+    plan, per_window = Plan(feed.stream, T, ahead=1), W // T
+    at_once = max(AT_ONCE // per_window, 1)
+    for unit in range(0, units, at_once):
+        shape = min(at_once, units - unit), per_window
+        row = np.arange(unit * per_window, unit * per_window + shape[0] * shape[1], dtype=np.int64)
+        rows = plan.rows(int(row[0]), row.size)
+        nothing = np.zeros(row.size, dtype=np.int64)
+        excluded = exclusions.count(rows.start, rows.low, rows.high, row * T) if exclusions else nothing
+        padded = np.clip(rows.start + T + 1 - feed.source.num_tokens, 0, T) if feed.recipe.tail == "pad" else nothing
+        first, last, whole = _joined(rows, shape)
+        start = rows.start.reshape(shape)[:, 0]
+        yield Taken(start, first, last, whole, excluded.reshape(shape).sum(axis=1), padded.reshape(shape).sum(axis=1))
+
+
+def _joined(rows: Rows, shape: tuple[int, int]) -> tuple[I64, I64, I64]:
+    """Of each window [first, last), the targets that its rows own, and whether the rows own each of them once."""
+    first, last = (rows.start + rows.low).reshape(shape), (rows.start + rows.high).reshape(shape)
+    if shape[1] == 1:
+        return first[:, 0], last[:, 0], np.ones(shape[0], dtype=np.int64)
+    some = last > first
+    owned = np.where(some, last - first, 0).sum(axis=1)
+    begin = np.where(some, first, LARGEST).min(axis=1)
+    end = np.where(some, last, -1).max(axis=1)
+    torn = (some[:, 1:] & some[:, :-1] & (first[:, 1:] != last[:, :-1])).any(axis=1)
+    whole = (owned == end - begin) & ~torn | (owned == 0)
+    return np.where(owned, begin, 0), np.where(owned, end, 0), whole.astype(np.int64)
+
+
+def _by_source(taken: Taken, bases: I64) -> Iterator[tuple[int, Taken]]:
+    """(source, its windows in its own numbering), each source in its windows' order."""
+    if bases.size == 2:
+        yield 0, taken
+        return
+    source = np.clip(np.searchsorted(bases, taken.start, side="right") - 1, 0, bases.size - 2)
+    order = np.argsort(source, kind="stable")
+    for which in np.split(order, np.flatnonzero(np.diff(source[order])) + 1):
+        number = int(source[which[0]])
+        yield number, taken.part(which).moved(-int(bases[number]))
+
+
+def _account(ledger: Ledger) -> Account:
+    windows, seen = ledger.windows, dict[int, int]()
+    if ledger.epoch and windows.overlaps and windows.score == "all":
+        seen = times.overlapping(windows)
+    elif ledger.epoch:
+        seen = {0: ledger.dropped} if ledger.dropped else {}
+        seen[1] = windows.targets - ledger.dropped
+    handed = ledger.epoch * sum(number * targets for number, targets in seen.items()) + ledger.partial
+    if handed != ledger.counts.handed and not ledger.num_faults:
+        ledger.fault(f"the counts do not add up: expected {handed} targets in all, found {ledger.counts.handed}")
+    counted = _counted(ledger.counts, windows.window)
+    return Account(
+        source=ledger.name, tokens=windows.num_tokens, epochs=ledger.epoch, partial=ledger.partial, times=seen, **counted
+    )
+
+
+def _account_of_draws(feed: Feed, name: str, units: int, drawn: Counts, ends: I64) -> Account:
+    """ends: the source's first token among all sources', and the one after its last."""
+    first, N, W = int(ends[0]), int(ends[1] - ends[0]), feed.recipe.window
+
+    def starts() -> Iterator[I64]:
+        for unit in range(0, units, AT_ONCE):
+            start, _, _ = feed.stream.spans(unit, min(AT_ONCE, units - unit))
+            yield start[(start >= first) & (start < first + N)] - first
+
+    seen = times.drawn(starts, drawn.units, W, N - 1)
+    return Account(source=name, tokens=N, epochs=None, partial=0, times=seen, **_counted(drawn, W))
+
+
+def _counted(counts: Counts, window: int) -> dict[str, int]:
+    slots, trained = counts.units * window, counts.handed - counts.excluded
+    return {
+        "windows": counts.units,
+        "slots": slots,
+        "handed": counts.handed,
+        "trained": trained,
+        "masked": slots - trained - counts.padded,
+        "padded": counts.padded,
+        "excluded": counts.excluded,
+    }
