@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ladle.corpus.split import Split
 from ladle.errors import ClosedError, ConfigError, MissingExtra
 from ladle.feed.appearances import Appearance, appearances
 from ladle.feed.arguments import integer
+from ladle.feed.audit import Certificate, audit
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.mixture import Mixture
 from ladle.feed.prefetch import Prefetcher
@@ -107,15 +108,15 @@ class Feed:
             score=score,
         )
         self.stream = source.stream(self.recipe) if isinstance(source, Mixture) else self.recipe.stream(source)
-        self._history = _history(self.recipe, source)
+        self.history = _history(self.recipe, source)
         self._position = 0
         if epochs is not None and order == "random":
             raise ConfigError(f"epochs: expected None with order='random', found {epochs!r}: {INDEPENDENT}")
         ends = [] if epochs is None else [integer("epochs", epochs, 1) * self.slots_per_epoch]
         ends += [] if total_tokens is None else [integer("total_tokens", total_tokens, 1)]
-        self._end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
+        self.end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
         if isinstance(source, Mixture):
-            source.check_end(self.recipe, self._end)
+            source.check_end(self.recipe, self.end)
         tokens = source.joined if isinstance(source, Mixture) else source
         send, self._close_device = _sender(framework, device, self.shape, tokens)
         self._producer = partial(
@@ -149,12 +150,12 @@ class Feed:
 
     def __len__(self) -> int:
         """Batches from position 0 to the end of a finite feed. Raises TypeError for an endless one."""
-        if self._end is None:
+        if self.end is None:
             if self.stream.units_per_epoch is None:
                 raise TypeError("this feed is endless: pass total_tokens= to end it")
             hint = f"(feed.batches_per_epoch is {self.batches_per_epoch})"
             raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it {hint}")
-        return (self._end + self.shape.slots - 1) // self.shape.slots
+        return (self.end + self.shape.slots - 1) // self.shape.slots
 
     def __bool__(self) -> bool:
         """True: asking whether there is a feed is no question about its length."""
@@ -164,7 +165,7 @@ class Feed:
         return self
 
     def __next__(self) -> Batch:
-        return self._take(self._end)
+        return self._take(self.end)
 
     def epoch(self) -> Iterator[Batch]:
         """Batches up to the next epoch's border, at fixed shape: rows past it are wholly masked. Then the feed stands at it."""
@@ -181,9 +182,9 @@ class Feed:
     def iteration_end(self, position: int) -> int | None:
         """Where an iteration that begins here ends, in slots; None: never."""
         if self.stream.units_per_epoch is None:
-            return self._end
+            return self.end
         border = (position // self.slots_per_epoch + 1) * self.slots_per_epoch
-        return border if self._end is None else min(border, self._end)
+        return border if self.end is None else min(border, self.end)
 
     def share(self, start: int, first: int, every: int) -> Iterator[Batch]:
         """Batches number first, first + every, ... of the iteration that begins at position `start`: one worker's of several.
@@ -193,7 +194,7 @@ class Feed:
         self._check_open()
         if not self._begun:
             self._begin()
-        ticket = Ticket(start, self.iteration_end(start), self._history)
+        ticket = Ticket(start, self.iteration_end(start), self.history)
         walk, limit = self._producer(advise=True, every=every), ticket.limit
         for number in count(first, every):
             place = ticket.next_position(self.shape, number)
@@ -205,7 +206,7 @@ class Feed:
         self._check_open()
         if not self._begun:
             self._begin()
-        ticket = Ticket(self._position, limit, self._history)
+        ticket = Ticket(self._position, limit, self.history)
         if limit is not None and ticket.position >= limit:
             raise StopIteration
         batch = (self._walk(ticket) if self._prefetcher is None else self._prefetcher.take(ticket)).arrive()
@@ -228,9 +229,9 @@ class Feed:
         """The batch that begins at this position (slots). A pure function: nothing moves."""
         self._check_open()
         place = integer("position", position, 0)
-        if self._end is not None and place >= self._end:
-            raise IndexError(f"position: expected below the feed's end at {self._end} slots, found {place}")
-        return self._look(Ticket(place, self._end, self._history)).arrive()
+        if self.end is not None and place >= self.end:
+            raise IndexError(f"position: expected below the feed's end at {self.end} slots, found {place}")
+        return self._look(Ticket(place, self.end, self.history)).arrive()
 
     def __getitem__(self, step: int) -> Batch:
         """Batch number `step` counted from position 0 at this batch and block size; negative from the end of a finite feed."""
@@ -254,16 +255,11 @@ class Feed:
         """
         if self.recipe.order == "random":
             raise ConfigError(f"steps_of: expected order 'shuffled' or 'sequential', found 'random': {INDEPENDENT}")
-        return appearances(
-            self.source,
-            document,
-            epochs,
-            stream=self.stream,
-            shape=self.shape,
-            rows=self._look.rows,
-            exclusions=self._history.exclusions,
-            limit=self._end,
-        )
+        return appearances(self, document, epochs)
+
+    def audit(self, *, epochs: int | None = None, total_tokens: int | None = None, progress: TextIO | None = None) -> Certificate:
+        """Follow the plan from position 0 and certify what it hands out: see `ladle.feed.audit.audit`."""
+        return audit(self, epochs=epochs, total_tokens=total_tokens, progress=progress)
 
     # --- leaving documents out ---
 
@@ -283,16 +279,16 @@ class Feed:
                 f"from_position: expected at least the feed's position {self._position}, found {place}: what was handed out "
                 f"stays as it was; exclude in a new feed, before load_state_dict()"
             )
-        self._history = self._history.excluding(self._history.exclusions.plus(self.source, documents, place))
+        self.history = self.history.excluding(self.history.exclusions.plus(self.source, documents, place))
 
     @property
     def exclusions(self) -> list[dict[str, Any]]:
         """What `exclude` was told, as plain JSON values: [{"from_position": slots, "documents": ...}, ...]."""
-        return self._history.exclusions.to_list()
+        return self.history.exclusions.to_list()
 
     def _step(self, step: int) -> int:
         """The number of a batch, from 0. Raises IndexError outside a finite feed, ConfigError where none could be."""
-        if self._end is None:
+        if self.end is None:
             return integer("step", step, 0, LARGEST // self.shape.slots)
         number = integer("step", step, -LARGEST)
         place = number + len(self) if number < 0 else number
@@ -304,7 +300,7 @@ class Feed:
 
     def state_dict(self) -> dict[str, object]:
         """Where the consumer stands: plain JSON values, under 400 bytes, the same on every rank."""
-        return FeedState(self._history, self._position).to_dict()
+        return FeedState(self.history, self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a saved state, also under another batch size, block size, rank or prefetch depth.
@@ -312,7 +308,7 @@ class Feed:
         Takes effect at once, before or after iteration has begun. Raises StateError if it belongs to another stream.
         """
         self._check_open()
-        self._position = FeedState(self._history, 0).position_from(state)
+        self._position = FeedState(self.history, 0).position_from(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A feed pickles as its source, its arguments and its position; what was made ahead is made anew where it arrives.
@@ -323,10 +319,10 @@ class Feed:
         if not self._begun:
             self._begin()
         mine = {"rank": self.shape.rank, "world_size": self.shape.world_size}
-        return _remade, (self.source, {**self._arguments, **mine}), (self._history, self._position)
+        return _remade, (self.source, {**self._arguments, **mine}), (self.history, self._position)
 
     def __setstate__(self, state: tuple[History, int]) -> None:
-        self._history, self._position = state
+        self.history, self._position = state
 
     # --- lifetime ---
 
