@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
-from ladle.order.mixture import TOTAL, Tree, integer_weights
+from ladle.order.mixture import MOST, TOTAL, Stages, Tree, integer_weights
 
 BOUND = 1.68
 WEIGHTS = {
@@ -114,6 +114,138 @@ def test_a_wrong_weight_is_named(weight):
         integer_weights({"web": 1.0, "code": weight})
 
 
+def test_weights_may_be_any_real_numbers():
+    expected = {"a": TOTAL // 4, "b": 3 * TOTAL // 4}
+    for one, three in ((1, 3), (0.1, 0.3), (Fraction(1, 3), 1), (np.float32(1), np.int8(3)), (10**400, 3 * 10**400)):
+        assert integer_weights({"b": three, "a": one}) == expected
+    assert integer_weights({"a": 1e-300, "b": 1e300}) == {"a": 1, "b": TOTAL - 1}
+
+
+def test_as_many_weights_as_there_may_be():
+    """All but one too light for an integer: each is raised to 1, and the heaviest gives it."""
+    integers = integer_weights({f"{i:05}": 1e-20 for i in range(MOST - 1)} | {"x": 1.0})
+    assert integers.pop("x") == TOTAL - MOST + 1
+    assert set(integers.values()) == {1}
+    with pytest.raises(ConfigError, match=f"weights: expected at most {MOST} sources, found {MOST + 1}"):
+        integer_weights({str(i): 1.0 for i in range(MOST + 1)})
+
+
+def test_shares_within_a_hundredth_over_100_000_units():
+    """Weights whose sum is not 1, and ten tenths whose floating sum is not: normalised, not refused."""
+    for weights in ([3, 1], [0.1] * 10):
+        share = tree_of(weights).counts(100_000) / 100_000
+        assert np.abs(share - np.array(weights) / sum(weights)).max() < 0.01
+
+
 def test_no_weights():
     with pytest.raises(ConfigError, match="weights: expected at least one source, found none"):
         integer_weights({})
+
+
+# --- stages ---
+
+names = ["a", "b", "c", "d"]
+some_weights = st.dictionaries(st.sampled_from(names), st.sampled_from([1e-9, 0.3, 1.0, 7.0]), min_size=1)
+schedules = st.lists(st.tuples(st.integers(1, 60), some_weights), min_size=1, max_size=6)
+
+
+def stages_of(schedule):
+    """schedule: [(units it lasts, weights)], the last one for ever."""
+    begins = np.cumsum([0, *(units for units, _ in schedule)])
+    return Stages(names, [(int(first), integer_weights(w)) for first, (_, w) in zip(begins, schedule, strict=False)])
+
+
+def split_by_stage(schedule, units):
+    """[(source, own)] of the first units: each stage's tree alone, each source going on from where it was."""
+    had, found, stage, left = [0] * len(names), [], 0, schedule[0][0]
+    placed = 0
+    while len(found) < units:
+        members = sorted(schedule[stage][1])
+        source, _ = Tree.of(list(integer_weights(schedule[stage][1]).values())).split(np.array([placed]))
+        s = names.index(members[int(source[0])])
+        found.append((s, had[s]))
+        had[s], placed = had[s] + 1, placed + 1
+        if placed == left and stage + 1 < len(schedule):
+            stage, placed, left = stage + 1, 0, schedule[stage + 1][0]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule=schedules, first=st.integers(0, 300), count=st.integers(1, 300))
+def test_stages_from_the_definition(schedule, first, count):
+    """Any piece, over any borders: split, counts and join agree with one unit after the other."""
+    stages = stages_of(schedule)
+    expected = split_by_stage(schedule, first + count)
+    source, own = stages.split(first, count)
+    assert list(zip(source.tolist(), own.tolist(), strict=True)) == expected[first:]
+    had = np.bincount([s for s, _ in expected[:first]], minlength=len(names))
+    assert stages.counts(first).tolist() == had.tolist()
+    for s in range(len(names)):
+        units = [unit for unit, (each, _) in enumerate(expected) if each == s]
+        assert stages.join(s, np.arange(len(units))).tolist() == units
+
+
+@given(schedule=schedules, unit=st.integers(0, 2**55), source=st.integers(0, 3))
+def test_stages_invert_anywhere(schedule, unit, source):
+    stages = stages_of(schedule)
+    found, own = stages.split(unit, 1)
+    assert stages.join(int(found[0]), own).tolist() == [unit]
+    had = int(stages.counts(unit)[source])
+    later = int(stages.join(source, np.array([had]))[0])
+    assert later >= unit or later == -1
+    assert (later == -1) <= (names[source] not in schedule[-1][1])
+
+
+def test_a_source_that_leaves_comes_back_and_leaves_for_good():
+    stages = stages_of([(4, {"a": 1, "b": 1}), (3, {"a": 1}), (4, {"a": 1, "b": 1}), (1, {"a": 1})])
+    source, own = stages.split(0, 14)
+    assert "".join(names[s] for s in source) == "babaaaababaaaa"
+    assert own[source == 1].tolist() == [0, 1, 2, 3]
+    assert stages.counts(14).tolist() == [10, 4, 0, 0]
+    units = stages.join(1, np.arange(6)).tolist()
+    assert units[:4] == np.flatnonzero(source == 1).tolist()
+    assert units[4:] == [-1, -1]
+    assert stages.join(2, np.arange(2)).tolist() == [-1, -1]  # it never came
+    assert stages.split(2**50, 1)[1].tolist() == [2**50 - 4]
+
+
+def test_a_stage_may_be_too_short_for_a_source():
+    stages = stages_of([(3, {"a": 1.0, "b": 1e-9}), (5, {"b": 1})])
+    assert stages.counts(3).tolist() == [3, 0, 0, 0]
+    assert stages.join(1, np.arange(2)).tolist() == [3, 4]
+
+
+def test_two_stages_at_one_window():
+    message = "stages: expected each to last at least one window, found stage 0 to begin at window 0 and stage 1 at window 0"
+    with pytest.raises(ConfigError, match=message):
+        Stages(["a"], [(0, {"a": TOTAL}), (0, {"a": TOTAL})])
+
+
+@pytest.mark.parametrize("S", [2, 300])
+def test_the_bound_holds_through_stages(S):
+    """Each stage begins afresh, so a source's error is below 1.68 within each."""
+    rng = np.random.default_rng(3)
+    every = [f"{i:03}" for i in range(S)]
+    weights = [integer_weights({name: float(w) for name, w in zip(every, rng.random(S) + 0.01, strict=True)}) for _ in range(4)]
+    begins = [0, 777, 1500, 4001]
+    source, _ = Stages(every, list(zip(begins, weights, strict=True))).split(0, 6000)
+    for first, last, told in zip(begins, [*begins[1:], 6000], weights, strict=True):
+        for s, weight in enumerate(told.values()):
+            had = np.cumsum(source[first:last] == s)
+            assert np.abs(had - weight / TOTAL * np.arange(1, last - first + 1)).max() < BOUND
+
+
+def test_any_place_costs_the_same(monkeypatch):
+    """Counted, not timed: levels of the tree walked for units at the start and at 2**55."""
+    import ladle.order.mixture as mixture
+
+    calls = []
+    monkeypatch.setattr(mixture, "_left_of", lambda *args, real=mixture._left_of: calls.append(1) or real(*args))
+    tree = tree_of(np.ones(300))
+    counted = []
+    for first in (0, 10**6, 2**55):
+        calls.clear()
+        tree.split(np.arange(first, first + 64))
+        counted.append(len(calls))
+    assert max(counted) <= 9  # of 300 equal weights none lies deeper
+    assert max(counted) - min(counted) <= 1

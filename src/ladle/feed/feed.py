@@ -23,6 +23,7 @@ from ladle.feed.producer import Producer, Shape, Ticket
 from ladle.feed.provenance import Span, spans
 from ladle.feed.ranks import topology
 from ladle.feed.recipe import INDEPENDENT, Amendment, History, Recipe
+from ladle.feed.shares import Share, shares
 from ladle.feed.state import FeedState
 from ladle.order.permutation import LARGEST
 from ladle.order.stream import Kind
@@ -260,6 +261,14 @@ class Feed:
     def audit(self, *, epochs: int | None = None, total_tokens: int | None = None, progress: TextIO | None = None) -> Certificate:
         """Follow the plan from position 0 and certify what it hands out: see `ladle.feed.audit.audit`."""
         return audit(self, epochs=epochs, total_tokens=total_tokens, progress=progress)
+
+    def shares(self, position: int | None = None) -> dict[str, Share]:
+        """What each source has given by this position (slots; None: where the feed stands): {name: its slots, share, epochs}.
+
+        Of a mixture its sources, by name; else the one split.
+        """
+        names = self.source.names if isinstance(self.source, Mixture) else [self.source.name]
+        return shares(names, self.stream, self._position if position is None else integer("position", position, 0))
 
     # --- leaving documents out ---
 

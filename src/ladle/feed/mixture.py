@@ -11,7 +11,8 @@ import numpy as np
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
-from ladle.feed.recipe import Amendment, Recipe, canonical, digest
+from ladle.feed.recipe import INDEPENDENT, Amendment, Recipe, canonical, digest
+from ladle.feed.shares import shares
 from ladle.order.mixture import Stages, integer_weights
 from ladle.rows.stream import MixedStream
 
@@ -31,9 +32,9 @@ class Mixture:
     max_epochs: the most often any source may be seen; a feed with `total_tokens=` that would exceed it is refused.
 
     After every window each source has had its share but for less than 1.68 windows; nothing is drawn by lot. A source
-    that runs out wraps into its next epoch, in a new order: `feed.report()` counts it. A mixture itself has no epoch.
+    that runs out wraps into its next epoch, in a new order: `feed.shares()` counts it. A mixture itself has no epoch.
     Raises ConfigError for weights that are zero, negative, not finite or of unknown names, for an unused source, and for
-    sources of different tokenizers.
+    sources of different tokenizers; a feed raises it for a source smaller than one window.
     """
 
     def __init__(
@@ -44,19 +45,19 @@ class Mixture:
         stages: Sequence[tuple[int | None, Weights]] | None = None,
         max_epochs: float | None = None,
     ) -> None:
+        if not isinstance(sources, Mapping) or not sources:
+            raise ConfigError(f"sources: expected {{name: split}} of at least one, found {sources!r}")
         for name, split in sources.items():
-            if not isinstance(name, str) or not name:
-                raise ConfigError(f"sources: expected names, found {name!r}")
+            if not isinstance(name, str) or not name or not name.isprintable():
+                raise ConfigError(f"sources: expected printable names, found {name!r}")
             if not isinstance(split, Split):
                 raise ConfigError(
                     f"sources: {name}: expected a split, found {type(split).__name__}; use ladle.open(path)['train']"
                 )
-        if not sources:
-            raise ConfigError("sources: expected at least one, found none")
         if weights is not None and stages is not None:
             raise ConfigError("weights and stages: expected one of them, found both")
-        if max_epochs is not None and not max_epochs > 0:
-            raise ConfigError(f"max_epochs: expected a number above 0, found {max_epochs}")
+        if max_epochs is not None and not (isinstance(max_epochs, int | float) and max_epochs > 0):
+            raise ConfigError(f"max_epochs: expected a number above 0, found {max_epochs!r}")
         self.max_epochs, self._shares = max_epochs, (weights, stages)
         self.names = sorted(sources)
         self.splits = [sources[name] for name in self.names]
@@ -85,7 +86,7 @@ class Mixture:
             fingerprint=lambda: digest(
                 canonical({name: split.fingerprint for name, split in zip(self.names, self.splits, strict=True)})
             ),
-            tokenizer=lambda: self.splits[0].tokenizer,
+            tokenizer=lambda: next((split.tokenizer for split in self.splits if split.tokenizer is not None), None),
         )
 
     def source_of(self, token: int) -> int:
@@ -112,12 +113,12 @@ class Mixture:
 
     def stream(self, recipe: Recipe) -> MixedStream:
         """The stream of these windows. Raises ConfigError for a setting that mixtures do not have, or a source too short."""
-        recipe.refuse("in a mixture", "it mixes whole windows of several sources", "stride", "shuffle_block", "score")
-        if recipe.order == "random" or recipe.tail == "pad":
-            raise ConfigError(
-                f"order, tail: expected order 'shuffled' or 'sequential' and tail 'cover' or 'drop' in a mixture, "
-                f"found {recipe.order!r} and {recipe.tail!r}"
-            )
+        recipe.refuse("in a mixture", "it mixes whole windows of several sources", "stride", "score")
+        recipe.refuse("in a mixture", "neighbours come from different sources", "shuffle_block")
+        if recipe.tail == "pad":
+            raise ConfigError("tail: expected 'cover' or 'drop' in a mixture, found 'pad'")
+        if recipe.order == "random":
+            recipe.refuse("with order='random'", INDEPENDENT, "tail", "epoch_offset")
         stages = [(self._first_unit(number, recipe.window), weights) for number, weights in enumerate(self._weights)]
         return MixedStream(
             Stages(self.names, stages),
@@ -133,14 +134,13 @@ class Mixture:
             raise ConfigError(f"max_epochs={self.max_epochs}: expected total_tokens= beside it, found an endless feed")
         if end is None:
             return
-        stream, units = self.stream(recipe), -(-end // recipe.window)
-        for name, times, count in zip(self.names, stream.epochs(units), stream.stages.counts(units).tolist(), strict=True):
-            if self.max_epochs is not None and times > self.max_epochs:
+        for name, share in shares(self.names, self.stream(recipe), end).items():
+            if self.max_epochs is not None and share.epochs > self.max_epochs:
                 raise ConfigError(
-                    f"max_epochs: {name}: expected at most {self.max_epochs:g}, found {times:.2f} in {end} tokens; "
+                    f"max_epochs: {name}: expected at most {self.max_epochs:g}, found {share.epochs:.2f} in {end} tokens; "
                     f"lower its weight or total_tokens, or raise max_epochs"
                 )
-            if not count:
+            if not share.slots:
                 warnings.warn(f"mixture: {name} will not appear in {end} tokens: its weight is too small", stacklevel=3)
 
     def __repr__(self) -> str:
@@ -158,11 +158,16 @@ def _remade(
 
 def _stages(names: Sequence[str], stages: Sequence[tuple[int | None, Weights]] | None) -> tuple[list[int], list[dict[str, int]]]:
     """(the position at which each stage begins, its integer weights). Raises ConfigError."""
-    if not stages:
-        raise ConfigError("stages: expected at least one (until_tokens, weights), found none")
+    if not isinstance(stages, Sequence) or not stages:
+        raise ConfigError(f"stages: expected at least one (until_tokens, weights), found {stages!r}")
     begins, told = [0], []
-    for number, (until, weights) in enumerate(stages):
-        if unknown := sorted(set(weights) - set(names)):
+    for number, stage in enumerate(stages):
+        if not isinstance(stage, Sequence) or len(stage) != 2:
+            raise ConfigError(f"stages: expected (until_tokens, weights), found {stage!r} (stage {number})")
+        until, weights = stage
+        if not isinstance(weights, Mapping):
+            raise ConfigError(f"weights: expected {{name: weight}}, found {weights!r}")
+        if unknown := [name for name in weights if name not in names]:
             raise ConfigError(f"weights: expected names among {', '.join(names)}, found {', '.join(map(str, unknown))}")
         told.append(integer_weights(weights))
         last = number == len(stages) - 1

@@ -93,23 +93,25 @@ class Tree:
 
     def split(self, units: I64) -> tuple[I64, I64]:
         """(source, which of the source's own units, from 0) of each unit. int64 [k] each."""
+        if self.sources == 1:
+            return np.zeros_like(units), units
         source, own = np.empty((2, units.size), dtype=np.int64)
         at = np.arange(units.size, dtype=np.int64)  # the units that are still on their way down
         node, count = np.full(units.size, self.weight.size - 1, dtype=np.int64), units
         whole_of, half_of = self.weight[self.sources :], self.weight[self.left]
         child_of = np.stack((self.right, self.left), axis=1).reshape(-1)
         while at.size:
-            arrived = node < self.sources
-            if arrived.any():
-                here, left_over = np.flatnonzero(arrived), np.flatnonzero(~arrived)
-                source[at[here]], own[at[here]] = node[here], count[here]
-                at, node, count = at[left_over], node[left_over], count[left_over]
             inner = node - self.sources
             whole, half = whole_of[inner], half_of[inner]
             before, rest = _left_of(count, whole, half)
             left = rest + 2 * half >= 2 * whole  # one unit more would be one more to the left
             count = np.where(left, before, count - before)
             node = child_of[2 * inner + left]
+            arrived = node < self.sources
+            if arrived.any():
+                here, on_their_way = np.flatnonzero(arrived), np.flatnonzero(~arrived)
+                source[at[here]], own[at[here]] = node[here], count[here]
+                at, node, count = at[on_their_way], node[on_their_way], count[on_their_way]
         return source, own
 
     def counts(self, units: int) -> I64:

@@ -13,8 +13,9 @@ import numpy as np
 
 from ladle.errors import ConfigError
 from ladle.order.mixture import Stages
-from ladle.order.permutation import I64, hash_key, permute
-from ladle.order.stream import Order
+from ladle.order.orders import Orders
+from ladle.order.permutation import I64
+from ladle.order.stream import Kind, Order
 from ladle.rows.windows import Windows, owned
 
 Spans = tuple[I64, I64, I64]
@@ -24,13 +25,14 @@ class Stream(Protocol):
     """Unit -> window.
 
     window: W, in targets. num_tokens: of all sources. scattered: whether neighbouring units lie apart in the files.
-    whole_rows: whether a row must be a whole window.
+    whole_rows: whether a row must be a whole window. epoch_slots: of each source, int64 [S].
     """
 
     window: int
     num_tokens: int
     scattered: bool
     whole_rows: bool
+    epoch_slots: I64
 
     @property
     def units_per_epoch(self) -> int | None:
@@ -45,6 +47,9 @@ class Stream(Protocol):
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         """The units that read any of the targets [first, last) of a source (its own numbering) in that source's epoch."""
 
+    def handed_out(self, position: int) -> I64:
+        """Slots of each source among the first `position`, int64 [S]; they add up to it."""
+
 
 class WindowStream:
     """The windows of one split in an order."""
@@ -54,6 +59,7 @@ class WindowStream:
         self.window, self.num_tokens = windows.window, windows.num_tokens
         self.scattered = order.kind != "sequential"
         self.whole_rows = windows.overlaps
+        self.epoch_slots = np.array([windows.count * windows.window], dtype=np.int64)
 
     @property
     def units_per_epoch(self) -> int | None:
@@ -69,14 +75,14 @@ class WindowStream:
         del source  # there is one
         return np.sort(self.order.units(epoch, self.windows.holding(epoch, first, last)))
 
+    def handed_out(self, position: int) -> I64:
+        return np.array([position], dtype=np.int64)
+
 
 class MixedStream:
-    """The windows of several splits, interleaved by their weights.
+    """The windows of several splits, interleaved by their weights; each in an order of its own."""
 
-    A source's order is a function of its name, the seed and its own epoch: adding or removing another moves none of it.
-    """
-
-    def __init__(self, stages: Stages, names: Sequence[str], windows: Sequence[Windows], *, shuffled: bool, seed: int) -> None:
+    def __init__(self, stages: Stages, names: Sequence[str], windows: Sequence[Windows], *, kind: Kind, seed: int) -> None:
         """names: sorted. windows: the cut of each, all of one window and tail. Raises ConfigError for cuts that do not mix."""
         for cut in windows:
             if cut.overlaps:
@@ -88,8 +94,9 @@ class MixedStream:
         self.stages, self.names, self.windows = stages, names, windows
         self.window, self.num_tokens = windows[0].window, sum(cut.num_tokens for cut in windows)
         self.scattered, self.whole_rows = True, False
-        self._shuffled, self._seed = shuffled, seed
-        self._counts = np.array([cut.count for cut in windows], dtype=np.int64)
+        starts = [cut.targets - cut.window + 1 if kind == "random" else cut.count for cut in windows]
+        self.orders = Orders(kind, starts, names, seed)
+        self.epoch_slots = np.array([cut.count * cut.window for cut in windows], dtype=np.int64)
         self._targets = np.array([cut.targets for cut in windows], dtype=np.int64)
         self._bases = np.cumsum([0, *(cut.num_tokens for cut in windows[:-1])], dtype=np.int64)
 
@@ -99,24 +106,20 @@ class MixedStream:
 
     def spans(self, first_unit: int, count: int) -> Spans:
         source, own = self.stages.split(first_unit, count)
-        epoch, place = np.divmod(own, self._counts[source])
-        turns, turn = np.unique(np.stack((source, epoch)), axis=1, return_inverse=True)
-        if self._shuffled:
-            keys = [hash_key("order", self._seed, e, self.names[s]) for s, e in turns.T.tolist()]
-            place = permute(place, self._counts[source], np.array(keys, dtype=np.uint64)[turn])
-        offsets = np.array([self.windows[s].offset(e) for s, e in turns.T.tolist()], dtype=np.int64)
-        start, low, high = owned(offsets[turn], place, self._targets[source], self.window, self.windows[0].tail)
+        epoch, chosen = self.orders.windows(source, own)
+        if self.orders.kind == "random":
+            return chosen + self._bases[source], np.zeros_like(chosen), np.full_like(chosen, self.window)
+        cut = self.windows[0]  # as far as offsets go they are all alike
+        start, low, high = owned(cut.offsets(epoch), chosen, self._targets[source], cut.window, cut.tail)
         return start + self._bases[source], low, high
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
-        chosen = self.windows[source].holding(epoch, first, last)
-        n = int(self._counts[source])
-        if self._shuffled:
-            chosen = permute(chosen, n, hash_key("order", self._seed, epoch, self.names[source]), inverse=True)
-        units = self.stages.join(source, epoch * n + chosen)
+        own = self.orders.units(source, epoch, self.windows[source].holding(epoch, first, last))
+        units = self.stages.join(source, own)
         return np.sort(units[units >= 0])
 
-    def epochs(self, units: int) -> list[float]:
-        """How often each source has been handed out whole in the first `units` units."""
-        shares: list[float] = (self.stages.counts(units) / self._counts).tolist()
-        return shares
+    def handed_out(self, position: int) -> I64:
+        unit, rest = divmod(position, self.window)
+        slots = self.stages.counts(unit) * self.window
+        slots[self.stages.split(unit, 1)[0]] += rest
+        return slots

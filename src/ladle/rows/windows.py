@@ -105,6 +105,13 @@ class Windows:
         shift = hash_key("offset", self.seed, epoch) % W
         return shift if self.tail == "drop" else 1 + shift
 
+    def offsets(self, epochs: I64) -> int | I64:
+        """offset() of each epoch, or the one that they share."""
+        if not self.epoch_offset:
+            return self.offset(0)
+        different, which = np.unique(epochs, return_inverse=True)
+        return np.array([self.offset(epoch) for epoch in different.tolist()], dtype=np.int64)[which]
+
     def spans(self, epochs: I64, windows: I64) -> tuple[I64, I64, I64]:
         """(start, low, high) of each window: its first input token, and the columns [low, high) it owns.
 
@@ -119,11 +126,7 @@ class Windows:
             if self.score == "new":
                 low = np.where(windows > 0, np.minimum((windows - 1) * S, M - W) + W - start, 0)
             return start, low, np.full_like(start, W)
-        if not self.epoch_offset:
-            return owned(self.offset(0), windows, M, W, self.tail)
-        different, which = np.unique(epochs, return_inverse=True)
-        offsets = np.array([self.offset(int(epoch)) for epoch in different], dtype=np.int64)
-        return owned(offsets[which], windows, M, W, self.tail)
+        return owned(self.offsets(epochs), windows, M, W, self.tail)
 
     def holding(self, epoch: int, first: int, last: int) -> I64:
         """The windows that read any of the targets [first, last) in this epoch. int64, ascending."""
