@@ -23,7 +23,7 @@ from ladle.order.permutation import I64, LARGEST
 if TYPE_CHECKING:
     from ladle.feed.feed import Feed
 
-AT_ONCE = 2**16  # rows looked at together
+AT_ONCE = 2**14  # rows looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
