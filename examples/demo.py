@@ -18,6 +18,8 @@ import sysconfig
 import time
 from pathlib import Path
 
+from ladle.train import compare
+
 NOT_TEXT_OF_OURS = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "lib2to3", "idlelib", "turtledemo"}
 
 
@@ -50,7 +52,7 @@ def main() -> int:
     ladle(*train, "--out", broken, "--sample-tokens", "0", "--resume")
 
     title("4. Is it the same run?")
-    if not compare(whole / "log.jsonl", broken / "log.jsonl", options.steps):
+    if not same(whole / "log.jsonl", broken / "log.jsonl", options.steps):
         return 1
     pictures = sorted(path for path in whole.iterdir() if path.suffix in {".svg", ".png"})
     say("")
@@ -104,16 +106,17 @@ def last_step(log: Path) -> int:
     return max(steps_of(log), default=0)
 
 
-def compare(first: Path, second: Path, steps: int) -> bool:
-    """Losses and digests of two logs, step by step; floats are compared by their bits (JSON keeps them)."""
+def same(first: Path, second: Path, steps: int) -> bool:
+    """Show a few steps of two logs side by side, and compare all of them; floats by their bits (JSON keeps them)."""
     a, b = steps_of(first), steps_of(second)
-    same = [step for step in a if step in b and (a[step]["loss"], a[step]["digest"]) == (b[step]["loss"], b[step]["digest"])]
     say(f"{'step':>8} {'loss, uninterrupted':>24} {'loss, killed and resumed':>26}   batch digest")
     for step in sorted(a)[:: max(len(a) // 8, 1)]:
-        mark = "equal" if step in same else "DIFFERS"
-        say(f"{step:>8} {a[step]['loss']!r:>24} {b.get(step, {}).get('loss')!r:>26}   {a[step]['digest']} {mark}")
-    equal = len(same) == len(a) == len(b) == steps
-    say(f"{len(same)} of {steps} steps: losses and batch digests equal, bit for bit." if equal else "The runs differ.")
+        other = b.get(step, {})
+        mark = "equal" if a[step]["digest"] == other.get("digest") else "DIFFERS"
+        say(f"{step:>8} {a[step]['loss']!r:>24} {other.get('loss')!r:>26}   {a[step]['digest']} {mark}")
+    found = compare(first, second)
+    equal = found.first is None and found.steps == len(a) == len(b) == steps
+    say(f"{found}{', bit for bit.' if equal else f'; {steps} steps were expected in each.'}")
     return equal
 
 

@@ -10,6 +10,7 @@ from ladle.errors import MissingExtra
 if TYPE_CHECKING:
     from ladle.train.config import PRESETS as PRESETS
     from ladle.train.config import TrainConfig as TrainConfig
+    from ladle.train.difference import compare as compare
     from ladle.train.evaluation import evaluate as evaluate
     from ladle.train.gradient import accumulate as accumulate
     from ladle.train.loop import train as train
@@ -26,6 +27,7 @@ _WHERE = {
     "Report": "report",
     "TrainConfig": "config",
     "accumulate": "gradient",
+    "compare": "difference",
     "decay_groups": "optimizer",
     "evaluate": "evaluation",
     "joined": "ranks",
@@ -40,6 +42,7 @@ __all__ = [
     "Report",
     "TrainConfig",
     "accumulate",
+    "compare",
     "decay_groups",
     "evaluate",
     "joined",
