@@ -83,6 +83,22 @@ def test_a_name_in_any_bytes(tmp_path):
     assert list(find(tmp_path)[0].pieces()) == []
 
 
+def test_a_name_that_looks_like_anothers_bytes_stays_apart(tmp_path):
+    r"""One name holds the byte 0xff, the other the four characters \xff: they once could not be told apart, for ever."""
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("a byte")
+    make(tmp_path, r"\xff.txt", r"\x.txt", r"back\slash.txt")
+    assert names(tmp_path) == [r"\x.txt", r"\x5cxff.txt", r"back\slash.txt", r"\xff.txt"]
+
+
+@pytest.mark.parametrize("inputs", ["", [""], ["a.txt", ""]])
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch, inputs):
+    monkeypatch.chdir(make(tmp_path, "a.txt"))
+    with pytest.raises(TextError, match=r"inputs: expected a path, found an empty one; the current folder is '\.'"):
+        find(inputs)
+    with pytest.raises(TextError, match="inputs: expected paths, found 97"):
+        find(b"a.txt")
+
+
 def test_special_files_are_neither_read_nor_waited_for(tmp_path):
     make(tmp_path, "a.txt", "folder.txt/b.txt")
     os.mkfifo(tmp_path / "pipe.txt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from ladle.text.pieces import PIECE_BYTES, Pieces
 from ladle.text.suffixes import SKIPPED_FOLDERS, TEXT_SUFFIXES
 
 PathLike = str | os.PathLike[str]
+_LOOKS_LIKE_BYTE = re.compile(r"\\(?=x[0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def find(inputs: PathLike | Iterable[PathLike]) -> Sources:
     """
     found = Sources()
     taken: set[str] = set()
-    for path in map(Path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+    for path in map(_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
         for name in _walk(path, found) if _is_folder(path) else [""]:
             file = path / name
             real = os.path.realpath(file)
@@ -69,6 +71,15 @@ def find(inputs: PathLike | Iterable[PathLike]) -> Sources:
         raise TextError("inputs: expected at least one file or folder, found none")
     _tell_apart(found)
     return found
+
+
+def _path(given: object) -> Path:
+    """An input's path. An empty one, of a variable that was not set, would name the current folder."""
+    if not isinstance(given, str | os.PathLike):
+        raise TextError(f"inputs: expected paths, found {given!r}")
+    if not os.fspath(given):
+        raise TextError("inputs: expected a path, found an empty one; the current folder is '.'")
+    return Path(given)
 
 
 def _walk(top: Path, found: Sources) -> list[str]:
@@ -133,7 +144,12 @@ def _size(file: Path) -> int:
 
 
 def _shown(name: str) -> str:
-    r"""A name that any manifest can hold, whatever the locale: its bytes read as UTF-8, others written as \xNN."""
+    r"""A name that any manifest can hold, whatever the locale: its bytes read as UTF-8, others written as \xNN.
+
+    A backslash that would look like the beginning of one is written \x5c: different names stay different.
+    """
+    if "\\" in name:
+        name = _LOOKS_LIKE_BYTE.sub(r"\\x5c", name)
     return os.fsencode(name).decode("utf-8", errors="backslashreplace")
 
 
