@@ -20,7 +20,7 @@ WORD = 2**64
 
 
 class Reference:
-    """SPEC.md sections 1 and 4 in Python's own integers, one number at a time, slow and obvious."""
+    """docs/order.md in Python's own integers, one number at a time, slow and obvious."""
 
     @staticmethod
     def key(purpose, *parts):

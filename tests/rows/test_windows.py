@@ -16,7 +16,7 @@ SMALL_CASES = [(M, W) for M in range(1, 41) for W in range(1, 13)]
 
 
 def brute(cut, epoch):
-    """SPEC.md section 1 with sets: [(start, the targets that count)] of every window of an epoch."""
+    """docs/order.md, "Windows", with sets: [(start, the targets that count)] of every window of an epoch."""
     M, W, S = cut.num_tokens - 1, cut.window, cut.stride or cut.window
     if S < W:
         starts = [0]
