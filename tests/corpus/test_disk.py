@@ -56,6 +56,12 @@ def test_a_read_only_disk(tmp_path, mount, capsys):
     assert capsys.readouterr().err == f"ladle: {workplace_of(folder / 'out')}: Read-only file system\n"
 
 
+def test_a_mount_point_cannot_be_replaced(tmp_path, mount, capsys):
+    folder = mount("volume", "size=1m")
+    assert cli.main(["prepare", str(text(tmp_path, 1000)), str(folder), "--tokenizer", "bytes", "--quiet"]) == 2
+    assert "expected a folder that can be replaced, found a mount point; name a folder in it\n" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone who may not write")
 def test_a_folder_one_may_not_write_to(tmp_path, tmp_path_factory):
     path = text(tmp_path, 1000)

@@ -161,6 +161,31 @@ def test_an_empty_folder_a_link_and_a_deep_path_are_filled(tmp_path):
     assert (tmp_path / "empty" / "corpus.json").exists()
 
 
+def test_a_place_that_no_folder_can_take_is_refused_before_any_work(tmp_path, monkeypatch):
+    """A rename would leave the caller in a folder that is gone; onto a mount it fails after all the work."""
+    inputs = write(tmp_path / "in", ["some text"])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    monkeypatch.chdir(tmp_path / "here")
+    for out, found in (
+        (".", "expected a folder that can be replaced, found the current folder; name a folder in it"),
+        (tmp_path / "here", "found the current folder"),
+        ("", "expected a folder to make, found an empty path"),
+        (tmp_path / "a", "expected a folder to make, found a link that leads back to itself"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ladle.prepare(inputs, out, tokenizer="bytes")
+        assert found in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "here", "in"]
+    assert Path.cwd() == tmp_path / "here"
+    (tmp_path / "here").rmdir()
+    with pytest.raises(ConfigError, match="out: out: expected a folder to make, found that the current folder was removed"):
+        ladle.prepare(inputs, "out", tokenizer="bytes")
+    with ladle.prepare(inputs, tmp_path / "out", tokenizer="bytes") as corpus:  # nothing here depends on where one stands
+        assert corpus["train"].num_tokens == 8
+
+
 def test_a_corpus_inside_its_own_input_folder(tmp_path):
     inputs = write(tmp_path / "in", ["some text"])
     for new in (True, False):
@@ -379,7 +404,11 @@ def test_the_dtype_comes_from_the_vocabulary_not_the_ids(tmp_path, vocab_size):
         ({"val_fraction": 1}, "val_fraction: expected 0 or more and below 1, found 1.0"),
         ({"val_fraction": -0.1}, "val_fraction: expected 0 or more"),
         ({"val_fraction": float("nan")}, "val_fraction: expected 0 or more"),
-        ({"shard_bytes": 0}, "shard_bytes: expected 1 or more, found 0"),
+        ({"val_fraction": "tenth"}, "val_fraction: expected a number, found 'tenth'"),
+        ({"shard_bytes": 0}, "shard_bytes: expected an integer, 1 or more, found 0"),
+        ({"shard_bytes": 1e6}, "shard_bytes: expected an integer, 1 or more, found 1000000.0"),
+        ({"allowed_special": "<|endoftext|>"}, "allowed_special: expected a collection of markers, found '<|endoftext|>'"),
+        ({"allowed_special": [50256]}, "allowed_special: expected a collection of markers, found [50256]"),
         ({"encoding_errors": "ignore"}, "encoding_errors: expected one of strict, replace, skip, found 'ignore'"),
         ({"tokenizer": "gpt5"}, "found 'gpt5'"),
     ],

@@ -44,8 +44,8 @@ class Options:
                 raise ConfigError(f"{name}: expected one of {', '.join(allowed)}, found {getattr(self, name)!r}")
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"val_fraction: expected 0 or more and below 1, found {self.val_fraction}")
-        if self.shard_bytes is not None and self.shard_bytes < 1:
-            raise ConfigError(f"shard_bytes: expected 1 or more, found {self.shard_bytes}")
+        if self.shard_bytes is not None and (type(self.shard_bytes) is not int or self.shard_bytes < 1):
+            raise ConfigError(f"shard_bytes: expected an integer, 1 or more, found {self.shard_bytes!r}")
 
     @property
     def reading(self) -> str:

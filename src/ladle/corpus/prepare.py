@@ -62,13 +62,13 @@ def prepare(
     TextError for inputs without text or that are no text; TokenError; OSError for what the system refuses.
     """
     begun = time.perf_counter()
-    target, stream = Path(os.path.realpath(out)), sys.stderr if progress else None
+    target, stream = _target(out), sys.stderr if progress else None
     coder = None if tokenizer == "chars" else build(tokenizer)
     options = Options(
         split=split,
-        val_fraction=float(val_fraction),
+        val_fraction=_fraction(val_fraction),
         end_of_text=_ends_text(coder, end_of_text),
-        allowed_special=tuple(sorted(set(allowed_special))),
+        allowed_special=_markers(allowed_special),
         shard_bytes=shard_bytes,
         encoding_errors=encoding_errors,
     )
@@ -84,6 +84,37 @@ def prepare(
     corpus = open_corpus(out)
     corpus.summary = Summary.of(corpus.manifest, path=os.fspath(out), new=new, seconds=time.perf_counter() - begun)
     return corpus
+
+
+def _target(out: PathLike) -> Path:
+    """Where the corpus will lie, all links followed. Raises ConfigError for an `out` that cannot appear by a rename."""
+    if not os.fspath(out):
+        raise ConfigError("out: expected a folder to make, found an empty path; the current folder is '.'")
+    try:
+        target = Path(os.path.realpath(out))
+    except FileNotFoundError:
+        raise ConfigError(f"{out}: out: expected a folder to make, found that the current folder was removed") from None
+    if target.is_symlink():
+        raise ConfigError(f"{out}: out: expected a folder to make, found a link that leads back to itself")
+    empty = target.is_dir() and not any(target.iterdir())  # the corpus takes an empty folder's place
+    if empty and (target.is_mount() or target.samefile(os.curdir)):
+        found = "a mount point" if target.is_mount() else "the current folder"
+        raise ConfigError(f"{out}: out: expected a folder that can be replaced, found {found}; name a folder in it")
+    return target
+
+
+def _markers(allowed_special: Collection[str]) -> tuple[str, ...]:
+    """The markers, sorted. Raises ConfigError for one text, whose letters would be taken for markers."""
+    if isinstance(allowed_special, str) or not all(isinstance(marker, str) for marker in allowed_special):
+        raise ConfigError(f"allowed_special: expected a collection of markers, found {allowed_special!r}")
+    return tuple(sorted(set(allowed_special)))
+
+
+def _fraction(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"val_fraction: expected a number, found {value!r}") from None
 
 
 def _ends_text(coder: Tokenizer | None, asked: bool | None) -> bool:
