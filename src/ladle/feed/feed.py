@@ -23,6 +23,7 @@ from ladle.feed.producer import Producer, Shape, Ticket
 from ladle.feed.provenance import Span, spans
 from ladle.feed.ranks import topology
 from ladle.feed.recipe import INDEPENDENT, Amendment, History, Recipe
+from ladle.feed.report import FeedReport, report
 from ladle.feed.shares import Share, shares
 from ladle.feed.state import FeedState
 from ladle.order.permutation import LARGEST
@@ -269,6 +270,10 @@ class Feed:
         """
         names = self.source.names if isinstance(self.source, Mixture) else [self.source.name]
         return shares(names, self.stream, self._position if position is None else integer("position", position, 0))
+
+    def report(self) -> FeedReport:
+        """What each source has given before the feed's position: targets trained, masked and excluded, share, epochs."""
+        return report(self)
 
     # --- leaving documents out ---
 

@@ -230,5 +230,12 @@ class Stages:
             units[here] = self._stages[number].join(source, own[here])
         return units
 
+    def weights(self, unit: int) -> I64:
+        """The integer weights that hold at a unit, of sum 2**30; 0 for a source that takes no part there. int64 [S]."""
+        stage = self._at(unit)
+        weights = np.zeros_like(stage.before)
+        weights[stage.members] = stage.tree.weight[: stage.tree.sources]
+        return weights
+
     def _at(self, unit: int) -> Stage:
         return self._stages[int(np.searchsorted(self._first_units, unit, side="right")) - 1]
