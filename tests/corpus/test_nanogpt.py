@@ -68,6 +68,12 @@ def test_a_pickle_that_would_run_something_is_refused_unread(folder, protocol):
         assert not os.path.exists(mark)
 
 
+def test_a_memo_meant_to_exhaust_memory_is_refused_unread(folder):
+    (folder / "meta.pkl").write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")  # LONG_BINPUT 2147483647: 16 GB
+    with pytest.raises(FormatError, match=r"@ byte 3: pickle: expected a memo index up to 9, found 2147483647"):
+        ladle.open(folder)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -76,7 +82,6 @@ def test_a_pickle_that_would_run_something_is_refused_unread(folder, protocol):
         b"\x80\x04\x95",
         b"not a pickle",
         b"\x80\x04}" + b"\x94" * 3,
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # LONG_BINPUT 2147483647: a memo of 16 GB
         b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"x.",  # BINUNICODE8 of a terabyte
         b"\x80\x02X\xff\xff\xff\x7fx.",  # a string of 2 GB that is not there
         b"\x80\x02J\x01\x00\x00\x00.",

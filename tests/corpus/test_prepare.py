@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiktoken
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -231,6 +232,19 @@ def test_tail_takes_whole_documents_at_the_closest_border(tmp_path):
         with ladle.prepare(inputs, tmp_path / name / "out", tokenizer="bytes", split="tail", val_fraction=fraction) as corpus:
             assert corpus["train"].num_documents == train
             assert corpus["val"].num_documents == len(lengths) - train
+
+
+def test_another_tokenizer_of_the_same_name_is_refused(tmp_path):
+    inputs = write(tmp_path / "in", ["abc"])
+
+    def mine(first):
+        ranks = {bytes([(first + i) % 256]): i for i in range(256)}
+        return tiktoken.Encoding("mine", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={})
+
+    ladle.prepare(inputs, tmp_path / "out", tokenizer=mine(0), val_fraction=0).close()
+    ladle.prepare(inputs, tmp_path / "out", tokenizer=mine(0), val_fraction=0).close()
+    with pytest.raises(ConfigError, match=r"out: holds a corpus made with another tokenizer of the name 'mine'; choose another"):
+        ladle.prepare(inputs, tmp_path / "out", tokenizer=mine(1), val_fraction=0)
 
 
 def test_hash_puts_equal_documents_on_the_same_side(tmp_path):

@@ -76,6 +76,19 @@ def test_cut_missing_and_swapped_files(folder):
     assert str(verify(folder)).endswith(f"{len(faults)} faults")
 
 
+def test_a_largest_id_that_is_not_there(folder):
+    path = folder / "corpus.json"
+    found = json.loads(path.read_text())
+    shards = found["splits"]["train"]["shards"]
+    shards[1]["max_id"] = 255  # its ids reach 256, the end of text
+    found["generations"][0]["fingerprint"] = format.fingerprint(
+        tokenizer_hash=found["tokenizer_hash"], dtype=found["dtype"], splits={"train": shards}
+    )
+    path.write_text(json.dumps(found))
+    (fault,) = verify(folder).faults
+    assert str(fault) == f"{folder / 'train-00001.bin'}: largest id: expected 255, found 256"
+
+
 def test_the_manifest_itself(folder):
     edit(folder / "corpus.json", {0: 1})
     with pytest.raises(FormatError, match="manifest: expected JSON"):

@@ -67,6 +67,8 @@ def test_training_mode_comes_back_and_dropout_stays_off() -> None:
     with pytest.raises(TokenError):
         generate(model, torch.tensor([[11]]), 1)
     assert model.training
+    generate(model.eval(), START, 1)
+    assert not model.training
 
 
 @pytest.mark.parametrize(
