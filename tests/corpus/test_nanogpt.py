@@ -119,10 +119,25 @@ def test_a_meta_that_says_something_else(folder, found, message):
     assert message in str(caught.value)
 
 
+def test_a_meta_that_would_be_shown_for_ever(folder):
+    """Sixty dicts, each twice in the next: a few hundred bytes, whose repr has 2**60 parts."""
+    bomb = {}
+    for _ in range(60):
+        bomb = {0: bomb, 1: bomb}
+    for field, message in (
+        ("vocab_size", "vocab_size: expected 5, found a dict"),
+        ("stoi", "stoi: expected the inverse of itos"),
+    ):
+        (folder / "meta.pkl").write_bytes(pickle.dumps({**meta(), field: bomb}))
+        with pytest.raises(FormatError) as caught:
+            ladle.open(folder)
+        assert message in str(caught.value)
+
+
 def test_a_huge_meta_is_not_read(folder):
     with open(folder / "meta.pkl", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(FormatError, match="size: expected at most 67108864 bytes"):
+    with pytest.raises(FormatError, match="size: expected at most 4194304 bytes"):
         ladle.open(folder)
 
 

@@ -30,7 +30,7 @@ META = "meta.pkl"
 SAMPLED_BLOCKS = 64
 PLAINLY = "plain dicts of str and int"
 WITHOUT = "remove the file to read the ids without their characters"
-MOST_META_BYTES = 1 << 26
+MOST_META_BYTES = 1 << 22  # that of 65 536 characters takes 2 MB
 # The opcodes that a dict of str and int needs, in pickle protocols 0 to 5; none can name, build or call anything.
 PLAIN = frozenset({
     *("PROTO", "FRAME", "MARK", "STOP", "POP"),
@@ -118,7 +118,8 @@ def _characters(path: Path, found: object) -> list[str]:
     ):
         raise FormatError(path, None, "itos", "a different character for each id from 0", f"{len(itos)} entries that are not")
     if size != len(chars):
-        raise FormatError(path, None, "vocab_size", len(chars), repr(size)[:80])
+        shown = size if isinstance(size, int | str) else f"a {type(size).__name__}"  # a dict's repr may be longer than memory
+        raise FormatError(path, None, "vocab_size", len(chars), f"{shown}"[:80])
     if found.get("stoi") != {c: i for i, c in enumerate(chars)}:
         raise FormatError(path, None, "stoi", "the inverse of itos", "something else")
     return [str(c) for c in chars]
