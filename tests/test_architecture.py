@@ -29,6 +29,8 @@ TORCH_ROOMS = {
     "feed/torch.py",
     "feed/jax.py",
     "feed/dataloader.py",
+    "feed/dataset.py",
+    "feed/turns.py",
     "bench/contenders.py",
 }  # and the whole of nn, weights, batching, train
 

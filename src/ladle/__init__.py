@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ladle.corpus.prepare import prepare as prepare
     from ladle.feed.dataloader import GPTDataset as GPTDataset
     from ladle.feed.dataloader import create_dataloader as create_dataloader
+    from ladle.feed.dataset import FeedDataset as FeedDataset
     from ladle.feed.feed import Feed as Feed
     from ladle.feed.get_batch import get_batch as get_batch
     from ladle.feed.mixture import Mixture as Mixture
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Feed": "ladle.feed.feed",
+    "FeedDataset": "ladle.feed.dataset",
     "GPTDataset": "ladle.feed.dataloader",
     "Mixture": "ladle.feed.mixture",
     "create_dataloader": "ladle.feed.dataloader",
@@ -36,6 +38,7 @@ _WHERE = {
 
 __all__ = [
     "Feed",
+    "FeedDataset",
     "GPTDataset",
     "Mixture",
     "__version__",

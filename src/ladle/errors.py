@@ -46,13 +46,24 @@ class FormatError(LadleError, ValueError):
     """A file that is not what it says it is."""
 
     def __init__(  # noqa: PLR0917  they are the error's args, in this order
-        self, path: str | os.PathLike[str], offset: int | None, field: str, expected: object, found: object, hint: str = ""
+        self,
+        path: str | os.PathLike[str],
+        offset: int | None = None,
+        field: str = "",
+        expected: object = "",
+        found: object = "",
+        hint: str = "",
     ) -> None:
-        """path: the file. offset: bytes from its start, or None where no place can be named. hint: what to do."""
+        """path: the file. offset: bytes from its start, or None where no place can be named. hint: what to do.
+
+        One argument alone is the whole message: so torch raises again what went wrong in a DataLoader's worker.
+        """
         super().__init__(os.fspath(path), offset, field, str(expected), str(found), hint)
 
     def __str__(self) -> str:
         path, offset, field, expected, found, hint = self.args
+        if not field:
+            return str(path)
         place = path if offset is None else f"{path} @ byte {offset}"
         return f"{place}: {field}: expected {expected}, found {found}" + (f"; {hint}" if hint else "")
 

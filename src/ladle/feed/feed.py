@@ -78,7 +78,7 @@ class Feed:
         prefetch: int = 2,
         max_mapped: int | None = None,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name not in {"self", "source"}}
+        self.arguments = {name: value for name, value in locals().items() if name not in {"self", "source"}}
         if not isinstance(source, Split | Mixture):
             found = type(source).__name__  # type: ignore[unreachable]
             raise ConfigError(f"source: expected a split, found {found}; use ladle.open(path)['train'] or ladle.from_ids(array)")
@@ -314,7 +314,11 @@ class Feed:
 
     def state_dict(self) -> dict[str, object]:
         """Where the consumer stands: plain JSON values, under 400 bytes, the same on every rank."""
-        return FeedState(self.history, self._position).to_dict()
+        return self.state_at(self._position)
+
+    def state_at(self, position: int) -> dict[str, object]:
+        """What `state_dict` gives where the feed stands at this position (slots)."""
+        return FeedState(self.history, integer("position", position, 0)).to_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a saved state, also under another batch size, block size, rank or prefetch depth.
@@ -333,7 +337,7 @@ class Feed:
         if not self._begun:
             self._begin()
         mine = {"rank": self.shape.rank, "world_size": self.shape.world_size}
-        return _remade, (self.source, {**self._arguments, **mine}), (self.history, self._position)
+        return _remade, (self.source, {**self.arguments, **mine}), (self.history, self._position)
 
     def __setstate__(self, state: tuple[History, int]) -> None:
         self.history, self._position = state
