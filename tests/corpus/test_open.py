@@ -352,25 +352,7 @@ def huge(folder, num_tokens):
         "inputs": {"first": [0, 0], "end": [1, 0]},
         "files": {kind: {"bytes": size, "sha256": "0" * 64} for kind, size in sizes.items()},
     }
-    manifest = {
-        "format": "ladle-corpus",
-        "version": 1,
-        "byte_order": "little",
-        "checksum": {"algorithm": "crc32", "block_bytes": 4096},
-        "dtype": "uint16",
-        "vocab_size": 50257,
-        "end_of_text": None,
-        "tokenizer": None,
-        "tokenizer_hash": None,
-        "splits": {"train": {"tokens": num_tokens, "documents": 1, "max_id": 0, "shards": [shard]}},
-        "generations": [
-            {
-                "fingerprint": format.fingerprint(tokenizer_hash=None, dtype="uint16", splits={"train": [shard]}),
-                "shards": {"train": 1},
-            }
-        ],
-    }
-    (folder / "corpus.json").write_bytes(format.readable(manifest))
+    (folder / "corpus.json").write_bytes(format.readable(format.manifest({"train": [shard]}, vocab_size=50257)))
     zeros = np.fromfile(folder / "train-00000.sums.npy", np.uint32, 0)
     assert zeros.size == 0
     return folder

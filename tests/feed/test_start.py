@@ -71,21 +71,7 @@ def our_folder(folder, num_tokens):
         "inputs": {"first": [0, 0], "end": [1, 0]},
         "files": {kind: {"bytes": size, "sha256": "0" * 64} for kind, size in sizes.items()},
     }
-    fingerprint = format.fingerprint(tokenizer_hash=None, dtype="uint16", splits={"train": [shard]})
-    manifest = {
-        "format": format.FORMAT,
-        "version": format.VERSION,
-        "byte_order": "little",
-        "checksum": {"algorithm": "crc32", "block_bytes": format.BLOCK_BYTES},
-        "dtype": "uint16",
-        "vocab_size": 50257,
-        "end_of_text": None,
-        "tokenizer": None,
-        "tokenizer_hash": None,
-        "splits": {"train": {"tokens": num_tokens, "documents": 1, "max_id": 0, "shards": [shard]}},
-        "generations": [{"fingerprint": fingerprint, "shards": {"train": 1}}],
-    }
-    (folder / format.MANIFEST).write_bytes(format.readable(manifest))
+    (folder / format.MANIFEST).write_bytes(format.readable(format.manifest({"train": [shard]}, vocab_size=50257)))
     sum_of_zeros = int(format.block_sums(bytes(format.BLOCK_BYTES))[0]).to_bytes(4, "little")
     with ladle.open(folder) as corpus, open(folder / "train-00000.sums.npy", "r+b") as file:
         for order in ("shuffled", "random"):

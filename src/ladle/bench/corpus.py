@@ -38,25 +38,8 @@ def make(folder: Path, num_tokens: int, seed: int = 0) -> Path:
     finally:
         writer.close()
     count, digest = write_file(folder / format.SOURCES, [format.canonical({"name": "random", "bytes": 0}) + b"\n"])
-    manifest = {
-        "format": format.FORMAT,
-        "version": format.VERSION,
-        "byte_order": "little",
-        "checksum": {"algorithm": "crc32", "block_bytes": format.BLOCK_BYTES},
-        "dtype": "uint16",
-        "vocab_size": VOCAB,
-        "end_of_text": None,
-        "tokenizer": None,
-        "splits": {"train": {key: shard[key] for key in ("tokens", "documents", "max_id")} | {"shards": [shard]}},
-        "streams": {},
-        "generations": [
-            {
-                "fingerprint": format.fingerprint(tokenizer_hash=None, dtype="uint16", splits={"train": [shard]}),
-                "shards": {"train": 1},
-            }
-        ],
-        "sources": {"count": 1, "bytes": count, "sha256": digest},
-    }
+    sources = {"count": 1, "bytes": count, "sha256": digest}
+    manifest = format.manifest({"train": [shard]}, vocab_size=VOCAB, sources=sources)
     write_file(folder / format.MANIFEST, [format.readable(manifest)])
     return folder / "train-00000.bin"
 

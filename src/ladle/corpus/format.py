@@ -88,6 +88,47 @@ def readable(value: object) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
 
 
+def manifest(
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    vocab_size: int,
+    end_of_text: int | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+    tokenizer_hash: str | None = None,
+    **told: object,
+) -> dict[str, Any]:
+    """The content of corpus.json for new shards: one generation. splits: as for `fingerprint`. told: "sources", "made"."""
+    dtype = dtype_name(vocab_size)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "byte_order": "little",
+        "checksum": {"algorithm": "crc32", "block_bytes": BLOCK_BYTES},
+        "dtype": dtype,
+        "vocab_size": vocab_size,
+        "end_of_text": end_of_text,
+        "tokenizer": tokenizer,
+        "tokenizer_hash": tokenizer_hash,
+        "splits": {
+            name: {
+                "tokens": sum(shard["tokens"] for shard in listed),
+                "documents": sum(shard["documents"] for shard in listed),
+                "max_id": max((shard["max_id"] for shard in listed), default=0),
+                "shards": listed,
+            }
+            for name, listed in splits.items()
+        },
+        "streams": {},
+        "generations": [
+            {
+                "fingerprint": fingerprint(tokenizer_hash=tokenizer_hash, dtype=dtype, splits=splits),
+                "shards": {name: len(listed) for name, listed in splits.items()},
+            }
+        ],
+        **told,
+    }
+
+
 def fingerprint(*, tokenizer_hash: str | None, dtype: str, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The SHA-256 (hex) of what a stream of tokens depends on: tokenizer, dtype, and the shards' contents, in order.
 

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -206,60 +206,33 @@ def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | 
         raise TextError(f"no text to prepare: {len(surveyed.sources)} files, all of them empty or left out")
     if not shards["train"]:
         raise TextError(f"no document is left for train: by {options.split!r} all of them are val; use split='tail'")
-    content = _manifest(shards, written, surveyed, options, coder)
-    content["sources"] = {"count": len(surveyed.sources), "bytes": sources_bytes, "sha256": sources_sha256}
+    content = format.manifest(
+        shards,
+        vocab_size=coder.vocab_size,
+        end_of_text=coder.end_of_text,
+        tokenizer=coder.identity(),
+        tokenizer_hash=coder.hash,
+        sources={"count": len(surveyed.sources), "bytes": sources_bytes, "sha256": sources_sha256},
+        made=_made(written, surveyed, options, coder),
+    )
     write_file(folder / format.MANIFEST, [format.readable(content)])
 
 
-def _manifest(
-    shards: Mapping[str, Sequence[Mapping[str, Any]]],
-    written: Sequence[Written],
-    surveyed: Survey,
-    options: Options,
-    coder: Tokenizer,
-) -> dict[str, Any]:
-    """corpus.json, as docs/format.md specifies it, but for "sources"."""
-    dtype = format.dtype_name(coder.vocab_size)
+def _made(written: Sequence[Written], surveyed: Survey, options: Options, coder: Tokenizer) -> dict[str, Any]:
+    """What the manifest tells of how the corpus was made."""
     empty, skipped = sum(task.empty_documents for task in written), int(surveyed.skipped.sum())
     markers = Counter[str]()
     for task in written:
         markers.update(task.markers)
     return {
-        "format": format.FORMAT,
-        "version": format.VERSION,
-        "byte_order": "little",
-        "checksum": {"algorithm": "crc32", "block_bytes": format.BLOCK_BYTES},
-        "dtype": dtype,
-        "vocab_size": coder.vocab_size,
-        "end_of_text": coder.end_of_text,
-        "tokenizer": coder.identity(),
-        "tokenizer_hash": coder.hash,
-        "splits": {
-            name: {
-                "tokens": sum(shard["tokens"] for shard in listed),
-                "documents": sum(shard["documents"] for shard in listed),
-                "max_id": max((shard["max_id"] for shard in listed), default=0),
-                "shards": listed,
-            }
-            for name, listed in shards.items()
-        },
-        "streams": {},
-        "generations": [
-            {
-                "fingerprint": format.fingerprint(tokenizer_hash=coder.hash, dtype=dtype, splits=shards),
-                "shards": {name: len(listed) for name, listed in shards.items()},
-            }
-        ],
-        "made": {
-            "tokenizer": coder.name,
-            "options": options.to_dict(),
-            "inputs": {"files": len(surveyed.sources), "bytes": sum(source.num_bytes for source in surveyed.sources)},
-            "counts": {
-                "documents": len(surveyed.sources) - empty - skipped,
-                "empty_documents": empty,
-                "skipped_files": skipped,
-                "replaced": int(surveyed.replaced.sum()),
-                "markers": dict(markers),
-            },
+        "tokenizer": coder.name,
+        "options": options.to_dict(),
+        "inputs": {"files": len(surveyed.sources), "bytes": sum(source.num_bytes for source in surveyed.sources)},
+        "counts": {
+            "documents": len(surveyed.sources) - empty - skipped,
+            "empty_documents": empty,
+            "skipped_files": skipped,
+            "replaced": int(surveyed.replaced.sum()),
+            "markers": dict(markers),
         },
     }
