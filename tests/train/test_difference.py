@@ -51,6 +51,8 @@ def test_the_first_step_and_the_first_cause_are_named(
     found = compare(whole, other)
     assert (found.first, found.field) == (2, field)
     assert str(found).startswith(f"step 2: {words}")
+    told = json.loads(json.dumps(found.to_dict()))
+    assert told == {"steps": 4, "first": 2, "field": field, "values": [step(2)[field], change[field]]}
 
 
 def test_a_step_logged_twice_counts_as_it_was_logged_last_and_nan_equals_nan(tmp_path: Path) -> None:
