@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_the_first_step_and_the_first_cause_are_named(
     found = compare(whole, other)
     assert (found.first, found.field) == (2, field)
     assert str(found).startswith(f"step 2: {words}")
-    told = json.loads(json.dumps(found.to_dict()))
+    told = json.loads(json.dumps(asdict(found)))
     assert told == {"steps": 4, "first": 2, "field": field, "values": [step(2)[field], change[field]]}
 
 

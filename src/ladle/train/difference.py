@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,6 @@ class Difference:
             f"step {self.first}: {WHAT[self.field]} ({self.field} {self.values[0]!r} and {self.values[1]!r}); "
             f"the steps before it that both logs have are equal"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def compare(first: Path, second: Path) -> Difference:
