@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,17 @@ def test_the_public_face_is_what_it_says():
     assert set(ladle.__all__) == {*ladle._WHERE, "__version__"}
     with pytest.raises(AttributeError, match="open_sesame"):
         _ = ladle.open_sesame
+
+
+def test_the_extras_that_errors_name_exist():
+    project = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    named = {
+        node.args[2].value
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "MissingExtra"
+    }
+    assert {"torch", "train", "hf"} <= named <= set(project["optional-dependencies"])
 
 
 def test_errors_pickle_and_keep_their_words():
