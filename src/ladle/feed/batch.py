@@ -74,7 +74,7 @@ class Batch:
         uint32 and y as int32, all little-endian. Computed when first asked for: ask before writing into x or y.
         """
         if self._digest is None:
-            x, y = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in self)
+            x, y = (self._on_host(part) for part in self)
             total = 0
             for row, inputs, targets in zip(self.rows, x.astype("<u4"), y.astype("<i4"), strict=True):
                 hashed = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
@@ -83,6 +83,16 @@ class Batch:
                 total += int.from_bytes(hashed.digest(), "little")
             self._digest = total % DIGEST_MODULUS
         return self._digest
+
+    def _on_host(self, part: Any) -> NDArray[Any]:
+        """This rank's rows of x or y."""
+        if getattr(part, "is_fully_addressable", True):
+            return np.asarray(part.cpu() if hasattr(part, "cpu") else part)
+        whole = np.zeros(part.shape, np.int64)  # a global array of JAX's, of which other processes hold the other rows
+        for shard in part.addressable_shards:
+            whole[shard.index] = shard.data
+        first = self.rows.start - self.position // part.shape[1]
+        return whole[first : first + len(self.rows)]
 
     # --- what frameworks ask of a batch ---
 
@@ -106,7 +116,7 @@ class Batch:
         So any number of batches may be kept. What arrives is torch's where it was, else NumPy's.
         """
         torch = hasattr(self.x, "cpu")
-        block = np.stack([np.asarray(part.cpu() if torch else part) for part in self])
+        block = np.stack([self._on_host(part) for part in self])
         if block.size == 0 or block.max() < 2**31:
             block = block.astype(np.int32)
         place = self.position, self.next_position, self.num_targets, self.rows, self.starts
