@@ -132,7 +132,7 @@ def test_bad_input_is_one_line_and_2(book, capsys):
         "prepare book.txt notes.md": "notes.md: out: expected a folder to make, found a file",
         "prepare book.txt out --tokenizer gpt9": "found 'gpt9'",
         "prepare book.txt out --val-fraction 2": "val_fraction: expected 0 or more and below 1, found 2.0",
-        "prepare book.txt out --shard-bytes 0": "shard_bytes: expected 1 or more, found 0",
+        "prepare book.txt out --shard-bytes 0": "shard_bytes: expected an integer, 1 or more, found 0",
         "train out --out run --threads 0": "threads: expected >= 1, found 0",
         "inspect nowhere": "nowhere: corpus: expected a folder with corpus.json, or with train.bin, found no such folder",
         "inspect bin": "train.bin: size: expected an even number of bytes (uint16 ids), found 3 bytes",

@@ -102,6 +102,13 @@ SHARD = ("splits", "train", "shards", 0)
         (put(*SHARD, "documents", 10**9), "shards[0].files.docs.bytes: expected"),
         (put(*SHARD, "inputs", None), "shards[0].inputs.: expected a JSON object"),
         (put(*SHARD, "inputs", "first", [0, -1]), "shards[0].inputs.first: expected [source, byte]"),
+        (put(*SHARD, "inputs", "end", [0]), "shards[0].inputs.end: expected [source, byte]"),
+        (put(*SHARD, "inputs", "end", [0, 0]), "train-00000: inputs: expected inputs within "),
+        (put(*SHARD, "inputs", "end", [10**6, 0]), "train-00000: inputs: expected inputs within "),
+        (put("sources", None), "sources.: expected a JSON object, found nothing"),
+        (put("sources", "count", -1), "sources.count: expected an integer from 0"),
+        (put("sources", "bytes", "9"), "sources.bytes: expected an integer from 0"),
+        (put("sources", "sha256", "0"), "sources.sha256: expected 64 hexadecimal digits"),
         (put(*SHARD, "files", "sums", None), "shards[0].files.sums.: expected a JSON object"),
         (put(*SHARD, "files", "bin", "bytes", -2), "shards[0].files.bin.bytes: expected"),
         (put(*SHARD, "files", "bin", "sha256", "0" * 63), "shards[0].files.bin.sha256: expected 64 hexadecimal digits"),
@@ -352,7 +359,8 @@ def huge(folder, num_tokens):
         "inputs": {"first": [0, 0], "end": [1, 0]},
         "files": {kind: {"bytes": size, "sha256": "0" * 64} for kind, size in sizes.items()},
     }
-    (folder / "corpus.json").write_bytes(format.readable(format.manifest({"train": [shard]}, vocab_size=50257)))
+    sources = {"count": 1, "bytes": 0, "sha256": "0" * 64}
+    (folder / "corpus.json").write_bytes(format.readable(format.manifest({"train": [shard]}, vocab_size=50257, sources=sources)))
     zeros = np.fromfile(folder / "train-00000.sums.npy", np.uint32, 0)
     assert zeros.size == 0
     return folder
@@ -373,6 +381,38 @@ for _ in range(5):
     corpus.close()
 print(best)
 """
+
+
+def test_a_changed_list_of_sources_names_no_document(folder):
+    """A name that was not the one prepared would be believed by whoever looks a document up."""
+    path = folder / "sources.jsonl"
+    sound = path.read_bytes()
+    for content, message in (
+        (sound.replace(b"0.txt", b"9.txt"), "SHA-256: expected "),
+        (sound[:-1], f"size: expected {len(sound)}, found {len(sound) - 1}; it was changed since it was prepared"),
+    ):
+        path.write_bytes(content)
+        with ladle.open(folder) as corpus, pytest.raises(FormatError) as caught:
+            corpus["train"].locate([0])
+        assert str(caught.value).startswith(f"{path}: {message}")
+    path.write_bytes(sound + b'{"name":"later"}\n')  # a corpus that is appended to while it is open
+    with ladle.open(folder) as corpus:
+        assert corpus["train"].locate([0])[0].source.endswith(".txt")
+
+
+def test_a_manifest_that_is_no_file_is_not_passed_over(folder):
+    """Else the folder would be taken for another kind of corpus, and the message would be about that."""
+    path = folder / "corpus.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match=r"corpus\.json: file: expected a regular file, found p"):
+        ladle.open(folder)
+
+
+@pytest.mark.parametrize("number", [True, "0", 0.0])
+def test_a_generation_is_an_integer(folder, number):
+    with pytest.raises(ConfigError, match="generation: expected 0 to 0, found "):
+        ladle.open(folder, generation=number)
 
 
 @pytest.mark.parametrize("num_tokens", [10**6, 10**12])

@@ -1,5 +1,6 @@
 """verify lists every fault; inspect describes."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -87,6 +88,63 @@ def test_a_largest_id_that_is_not_there(folder):
     path.write_text(json.dumps(found))
     (fault,) = verify(folder).faults
     assert str(fault) == f"{folder / 'train-00001.bin'}: largest id: expected 255, found 256"
+
+
+def rewrite(folder, *keys):
+    """Set one field of the manifest: keys, and the value."""
+    path = folder / "corpus.json"
+    top = found = json.loads(path.read_text())
+    for key in keys[:-2]:
+        found = found[key]
+    found[keys[-2]] = keys[-1]
+    path.write_text(json.dumps(top))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (("end_of_text", 255), "corpus.json: end_of_text: expected the tokenizer's 256, found 255"),
+        (("end_of_text", None), "corpus.json: end_of_text: expected the tokenizer's 256, found None"),
+        (("vocab_size", 258), "corpus.json: vocab_size: expected the tokenizer's 257, found 258"),
+        (("tokenizer", {"kind": "chars", "characters": "ab", "end_of_text": None}), "corpus.json: tokenizer_hash: expected "),
+        (("tokenizer", {"kind": "cytes"}), "corpus.json: tokenizer_hash: expected "),
+        (("sources", "count", 4), "corpus.json: sources.count: expected sources.jsonl's 3 lines, found 4"),
+        (("splits", "train", "shards", 1, "inputs", "first", [2, 1]), None),
+        (
+            ("splits", "train", "shards", 0, "inputs", "end", [1, 0]),
+            "train-00000.from.npy: sources: expected sources that ascend within 0 to 0, the shard's inputs, found others",
+        ),
+    ],
+)
+def test_what_the_manifest_says_is_held_against_the_files(folder, edit, message):
+    rewrite(folder, *edit)
+    faults = [str(fault) for fault in verify(folder).faults]
+    assert [message in fault for fault in faults] == ([True] if message else [])
+
+
+def test_a_shard_that_names_anothers_sources_does_not_open(folder):
+    """The provenance of every document in it would be another file's."""
+    for field, value, message in (
+        ("first", [1, 0], r"train-00001: inputs: expected inputs after those of train-00000, which end at \(2, 0\)"),
+        ("first", [3, 0], r"train-00001: inputs: expected inputs within 3 sources, found \(3, 0\) to \(3, 0\)"),
+    ):
+        before = (folder / "corpus.json").read_text()
+        rewrite(folder, "splits", "train", "shards", 1, "inputs", field, value)
+        with pytest.raises(FormatError, match=message):
+            ladle.open(folder)
+        (folder / "corpus.json").write_text(before)
+
+
+def test_a_tokenizer_that_cannot_be_built_here_is_no_fault(folder):
+    """A vocabulary to download, an extra that is not installed: its hash is right, and that is all one can say."""
+    identity = {"kind": "tiktoken", "name": "an encoding of tomorrow"}
+    rewrite(folder, "tokenizer", identity)
+    hashed = hashlib.blake2b(format.canonical(identity), digest_size=16).hexdigest()
+    found = json.loads((folder / "corpus.json").read_text())
+    fingerprint = format.fingerprint(tokenizer_hash=hashed, dtype="uint16", splits={"train": found["splits"]["train"]["shards"]})
+    rewrite(folder, "tokenizer_hash", hashed)
+    rewrite(folder, "generations", 0, "fingerprint", fingerprint)
+    assert verify(folder).faults == ()
 
 
 def test_the_manifest_itself(folder):

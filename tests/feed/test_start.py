@@ -71,7 +71,10 @@ def our_folder(folder, num_tokens):
         "inputs": {"first": [0, 0], "end": [1, 0]},
         "files": {kind: {"bytes": size, "sha256": "0" * 64} for kind, size in sizes.items()},
     }
-    (folder / format.MANIFEST).write_bytes(format.readable(format.manifest({"train": [shard]}, vocab_size=50257)))
+    sources = {"count": 1, "bytes": 0, "sha256": "0" * 64}
+    (folder / format.MANIFEST).write_bytes(
+        format.readable(format.manifest({"train": [shard]}, vocab_size=50257, sources=sources))
+    )
     sum_of_zeros = int(format.block_sums(bytes(format.BLOCK_BYTES))[0]).to_bytes(4, "little")
     with ladle.open(folder) as corpus, open(folder / "train-00000.sums.npy", "r+b") as file:
         for order in ("shuffled", "random"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,15 +54,17 @@ class MemoryDocuments:
 class Sources:
     """The names of the input files, one JSON object a line; read when first asked for, parsed one line at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, entry: Mapping[str, Any]) -> None:
+        """entry: the manifest's, with the file's "bytes" and "sha256"."""
         self.path = path
+        self._entry = entry
         self._content = b""
         self._ends: npt.NDArray[np.int64] | None = None
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Source `number`, from 0: as docs/format.md says; it has a "name". Raises FormatError."""
         if self._ends is None:
-            self._content = self.path.read_bytes()
+            self._content = self._read()
             self._ends = np.flatnonzero(np.frombuffer(self._content, np.uint8) == ord("\n"))
         if not 0 <= number < len(self._ends):
             raise FormatError(self.path, None, "source", f"a number below {len(self._ends)}", number)
@@ -73,6 +76,15 @@ class Sources:
         if not isinstance(found, dict) or not isinstance(found.get("name"), str):
             raise FormatError(self.path, start, "source", "a JSON object with a name", "something else")
         return found
+
+    def _read(self) -> bytes:
+        with open(self.path, "rb") as file:
+            content = file.read(self._entry["bytes"])  # one that has grown since begins with what this manifest knows
+        found = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for key, shown in (("bytes", "size"), ("sha256", "SHA-256")):
+            if found[key] != self._entry[key]:
+                raise FormatError(self.path, None, shown, self._entry[key], found[key], "it was changed since it was prepared")
+        return content
 
 
 @dataclass(frozen=True, slots=True)

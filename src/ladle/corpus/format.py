@@ -92,12 +92,13 @@ def manifest(
     splits: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     vocab_size: int,
+    sources: Mapping[str, object],
     end_of_text: int | None = None,
     tokenizer: Mapping[str, Any] | None = None,
     tokenizer_hash: str | None = None,
     **told: object,
 ) -> dict[str, Any]:
-    """The content of corpus.json for new shards: one generation. splits: as for `fingerprint`. told: "sources", "made"."""
+    """The content of corpus.json for new shards: one generation. splits: as for `fingerprint`. told: "made"."""
     dtype = dtype_name(vocab_size)
     return {
         "format": FORMAT,
@@ -119,6 +120,7 @@ def manifest(
             for name, listed in splits.items()
         },
         "streams": {},
+        "sources": sources,
         "generations": [
             {
                 "fingerprint": fingerprint(tokenizer_hash=tokenizer_hash, dtype=dtype, splits=splits),

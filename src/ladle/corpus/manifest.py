@@ -24,14 +24,20 @@ SPLIT_NAME = re.compile(r"[a-z0-9_]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard as the manifest lists it. raw: its JSON object."""
+    """One shard as the manifest lists it. first, end: its inputs, from and to (source, byte). raw: its JSON object."""
 
     name: str
     num_tokens: int
     num_documents: int
     max_id: int
-    first_source: int
+    first: tuple[int, int]
+    end: tuple[int, int]
     raw: Mapping[str, Any]
+
+    @property
+    def number(self) -> int:
+        """That of the task which wrote it."""
+        return int(self.name.rpartition("-")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +96,11 @@ class _Object:
             raise self.fail(key, "a list")
         return value
 
-    def pair(self, key: str) -> list[int]:
+    def pair(self, key: str) -> tuple[int, int]:
         value = self.value.get(key)
         if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int and 0 <= v <= MOST_TOKENS for v in value):
             raise self.fail(key, "[source, byte]")
-        return value
+        return value[0], value[1]
 
     def within(self, key: str) -> _Object:
         return _Object(self.path, f"{self.at}{key}.", self.value.get(key))
@@ -124,6 +130,10 @@ def read(path: Path) -> Manifest:
     splits = {name: _split(top.within("splits"), name, dtype, vocab_size) for name in sorted(top.within("splits").value)}
     if not splits:
         raise top.fail("splits", "at least one split")
+    sources = top.within("sources")
+    sources.count("bytes")
+    sources.hash("sha256")
+    _check_inputs(top, splits, sources.count("count"))
     _check_made(top)
     manifest = Manifest(
         path=path,
@@ -199,7 +209,8 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             num_tokens=shard.count("tokens", 1),
             num_documents=shard.count("documents", 1),
             max_id=shard.count("max_id", 0, vocab_size - 1),
-            first_source=shard.within("inputs").pair("first")[0],
+            first=shard.within("inputs").pair("first"),
+            end=shard.within("inputs").pair("end"),
             raw=shard.value,
         )
         files = shard.within("files")
@@ -209,13 +220,27 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             size = format.file_bytes(kind, num_tokens=entry.num_tokens, num_documents=entry.num_documents, itemsize=itemsize)
             file.same("bytes", size)
         shards.append(entry)
-    numbers = [int(shard.name.rpartition("-")[2]) for shard in shards]
-    if any(a >= b for a, b in pairwise(numbers)):
+    if any(a.number >= b.number for a, b in pairwise(shards)):
         raise split.fail("shards", "names in ascending order", "another order")
     split.same("tokens", sum(shard.num_tokens for shard in shards))
     split.same("documents", sum(shard.num_documents for shard in shards))
     split.same("max_id", max((shard.max_id for shard in shards), default=0))
     return shards
+
+
+def _check_inputs(top: _Object, splits: Mapping[str, list[ShardEntry]], num_sources: int) -> None:
+    """Each task read its own inputs: ranges follow each other, within the sources, and are one task's in every split."""
+    before: ShardEntry | None = None
+    for shard in sorted((shard for shards in splits.values() for shard in shards), key=lambda shard: shard.number):
+        expected, fits = f"inputs within {num_sources} sources", shard.first < shard.end <= (num_sources, 0)
+        if before is not None and before.number == shard.number:
+            expected, fits = f"the inputs of {before.name}, {before.first} to {before.end}", shard.end == before.end
+            fits = fits and shard.first == before.first
+        elif before is not None and before.end > shard.first:
+            expected, fits = f"inputs after those of {before.name}, which end at {before.end}", False
+        if not fits:
+            raise FormatError(top.path, None, f"{shard.name}: inputs", expected, f"{shard.first} to {shard.end}")
+        before = shard
 
 
 def _check_made(top: _Object) -> None:

@@ -28,7 +28,7 @@ def open(path: str | os.PathLike[str], *, generation: int | None = None) -> Corp
     Raises FormatError naming the file and the field for anything that is not as the manifest says.
     """
     folder = Path(path)
-    if (folder / format.MANIFEST).is_file():
+    if os.path.lexists(folder / format.MANIFEST):
         return _ours(folder, generation)
     if nanogpt.is_one(folder):
         return nanogpt.open(folder)
@@ -63,11 +63,11 @@ def _ours(folder: Path, generation: int | None) -> Corpus:
     manifest.check_files(folder, read)
     last = len(read.generations) - 1
     number = last if generation is None else generation
-    if not 0 <= number <= last:
-        raise ConfigError(f"{folder}: generation: expected 0 to {last}, found {number}")
+    if type(number) is not int or not 0 <= number <= last:
+        raise ConfigError(f"{folder}: generation: expected 0 to {last}, found {number!r}")
     whole, counts = read.generations[number]
-    pool, sources = Pool(), Sources(folder / format.SOURCES)
-    tokenizer = cache(partial(_tokenizer, read))
+    pool, sources = Pool(), Sources(folder / format.SOURCES, read.raw["sources"])
+    tokenizer = cache(partial(tokenizer_of, read))
     splits = {
         name: _split(
             folder=folder,
@@ -98,7 +98,7 @@ def _split(
     generation: int,
 ) -> Split:
     fingerprint = cache(lambda: read.fingerprint({name: len(entries)}))
-    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first_source) for e in entries]
+    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first[0]) for e in entries]
     dtype = format.TOKEN_DTYPES[read.dtype]
     return Split(
         name=name,
@@ -115,13 +115,16 @@ def _split(
     )
 
 
-def _tokenizer(read: Manifest) -> Tokenizer | None:
+def tokenizer_of(read: Manifest) -> Tokenizer | None:
     """Build the manifest's tokenizer. Raises FormatError when it is not the one whose hash was stored."""
     from ladle.tokens import from_identity
 
     if read.tokenizer is None:
         return None
     tokenizer = from_identity(read.tokenizer)
-    if tokenizer.hash != read.tokenizer_hash or tokenizer.vocab_size != read.vocab_size:
+    if tokenizer.hash != read.tokenizer_hash:
         raise FormatError(read.path, None, "tokenizer_hash", read.tokenizer_hash, tokenizer.hash, "the tokenizer's files changed")
+    for field, found in (("vocab_size", read.vocab_size), ("end_of_text", read.raw.get("end_of_text"))):
+        if found != (expected := getattr(tokenizer, field)):
+            raise FormatError(read.path, None, field, f"the tokenizer's {expected}", found, "the manifest was altered")
     return tokenizer

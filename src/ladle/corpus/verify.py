@@ -13,8 +13,9 @@ import numpy as np
 
 from ladle.corpus import format, manifest
 from ladle.corpus.manifest import Manifest, ShardEntry, regular_size
+from ladle.corpus.open import tokenizer_of
 from ladle.corpus.progress import Progress
-from ladle.errors import FormatError, LadleError
+from ladle.errors import FormatError, LadleError, MissingExtra, TokenError
 
 READ_BYTES = 1 << 22
 
@@ -40,7 +41,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool = False) -> Verdict:
     manifest, or it cannot be believed; faults of the other files are listed, not raised.
     """
     folder = Path(path)
-    if not (folder / format.MANIFEST).exists():
+    if not os.path.lexists(folder / format.MANIFEST):
         raise FormatError(folder, None, "corpus", f"a folder with {format.MANIFEST}, which holds the checksums", "none")
     read = manifest.read(folder / format.MANIFEST)
     shards = [shard for listed in read.splits.values() for shard in listed]
@@ -50,6 +51,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool = False) -> Verdict:
         for shard in shards:
             reread.shard(read, shard)
         reread.sources(read)
+        reread.tokenizer(read)
     return Verdict(num_files=reread.num_files, num_bytes=reread.num_bytes, faults=tuple(reread.faults))
 
 
@@ -78,12 +80,29 @@ class _Reread:
             self._ids(paths["bin"], read, shard)
         if sound["docs"]:
             self._ends(paths["docs"], shard)
+        if sound["from"]:
+            self._origins(paths["from"], shard)
 
     def sources(self, read: Manifest) -> None:
         """The list of sources."""
-        entry = read.raw.get("sources")
-        if isinstance(entry, dict):
-            self._file(self.folder / format.SOURCES, entry.get("bytes"), entry.get("sha256"))
+        path, entry = self.folder / format.SOURCES, read.raw["sources"]
+        if self._file(path, entry["bytes"], entry["sha256"]):
+            lines = sum(chunk.count(b"\n") for chunk in self._chunks(path, counted=False))
+            if lines != entry["count"]:
+                self.faults.append(FormatError(read.path, None, "sources.count", f"{path.name}'s {lines} lines", entry["count"]))
+
+    def tokenizer(self, read: Manifest) -> None:
+        """What the manifest says of the tokenizer, which no file's hash covers."""
+        if read.tokenizer is None:
+            return
+        try:
+            tokenizer_of(read)
+        except FormatError as error:
+            self.faults.append(error)
+        except (TokenError, MissingExtra):  # it cannot be built here: for want of a network or a package, or being damaged
+            found = hashlib.blake2b(format.canonical(read.tokenizer), digest_size=16).hexdigest()
+            if found != read.tokenizer_hash:
+                self.faults.append(FormatError(read.path, None, "tokenizer_hash", read.tokenizer_hash, found))
 
     def _file(self, path: Path, num_bytes: object, sha256: object) -> bool:
         """Whether a file has the size and the hash that the manifest says."""
@@ -129,6 +148,19 @@ class _Reread:
         ends = np.fromfile(path, format.ENDS_DTYPE, offset=format.HEADER_BYTES["docs"])
         if int(ends[0]) < 1 or int(ends[-1]) != shard.num_tokens or not np.all(ends[1:] > ends[:-1]):
             self.faults.append(FormatError(path, None, "document ends", f"ends that ascend to {shard.num_tokens}", "others"))
+
+    def _origins(self, path: Path, shard: ShardEntry) -> None:
+        """Sources must ascend within the shard's inputs, with the flags that there are."""
+        origins = np.fromfile(path, format.FROM_DTYPE, offset=format.HEADER_BYTES["from"])
+        numbers = origins["source"].astype(np.int64) + shard.first[0]
+        last = shard.end[0] - (shard.end[1] == 0)
+        if np.any(numbers[1:] < numbers[:-1]) or int(numbers[-1]) > last:
+            expected = f"sources that ascend within {shard.first[0]} to {last}, the shard's inputs"
+            self.faults.append(FormatError(path, None, "sources", expected, "others"))
+        if int(origins["flags"].max()) >= 2 * format.REPLACED:
+            self.faults.append(
+                FormatError(path, None, "flags", f"at most {2 * format.REPLACED - 1}", int(origins["flags"].max()))
+            )
 
     def _chunks(self, path: Path, *, counted: bool = True) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:
