@@ -35,6 +35,21 @@ def test_the_last_unverified_block_is_still_verified(made, last):
             split.read(last * BLOCK, 10)
 
 
+def test_rows_one_by_one_are_verified_block_by_block(made):
+    with ladle.open(made.parent) as corpus:
+        shard = corpus["train"].shards[0]
+        shard.piece(10, 20)
+        shard.piece(BLOCK - 1, BLOCK + 1)  # two blocks, one of them known
+        assert shard._unchecked == BLOCKS - 2
+        damage(made, 4)
+        with pytest.raises(FormatError, match="CRC-32 of block 4"):
+            shard.piece(3 * BLOCK, 5 * BLOCK - 7)
+        damage(made, 4)  # mended
+        assert len(shard.piece(0, BLOCKS * BLOCK - 7)) == 2 * (BLOCKS * BLOCK - 7)
+        assert shard._unchecked == 0
+        assert shard._map.sums is None  # nothing will ask for them again, and they held a file open
+
+
 def test_a_wrong_count_of_what_is_left_is_counted_again(made):
     with ladle.open(made.parent) as corpus:
         split = corpus["train"]
@@ -52,6 +67,6 @@ def test_a_verified_shard_is_looked_up_no_more(made):
         split = corpus["train"]
         before = split.read(0, split.num_tokens)
         assert split.shards[0]._unchecked == 0
-        split.shards[0]._checked = None  # looking it up would now begin anew, and find the damage
+        split.shards[0]._checked = bytearray()  # looking it up would now begin anew, and find the damage
         damage(made, 2)
         assert np.count_nonzero(split.read(0, split.num_tokens) != before) == 1

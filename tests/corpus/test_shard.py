@@ -226,6 +226,31 @@ def test_the_longest_unused_map_is_let_go(tmp_path):
     assert shards[0].tokens().tolist() == [0] * 10
 
 
+def test_a_shard_that_is_read_again_and_again_stays_mapped(tmp_path):
+    pool = Pool(limit=4)
+    shards = []
+    for i in range(40):
+        np.full(10, i, np.uint16).tofile(tmp_path / f"{i}.bin")
+        shards.append(FileShard(tmp_path / f"{i}.bin", np.dtype("<u2"), 10, pool, None))
+    mapped = 0
+    for i in range(1, 40):
+        mapped += shards[0]._map is None
+        assert bytes(shards[0].piece(2, 4)) == b"\0\0\0\0"
+        assert bytes(shards[i].piece(2, 4)) == bytes([i, 0, i, 0])
+        assert sum(shard._map is not None for shard in shards) <= 4
+    assert mapped == 1
+
+
+def test_how_many_stay_mapped_follows_from_how_many_may_be_open():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for files, expected in ((256, 85), (1024, 341), (min(hard, 60_000) if hard > 0 else 60_000, None)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+            assert Pool().limit == (min(files // 3, 16_384) if expected is None else expected)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.slow
 def test_5000_shards_need_few_open_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # 20 000 of them would take a minute

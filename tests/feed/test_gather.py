@@ -4,6 +4,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ladle
-from ladle.corpus.shard import Pool
-from ladle.errors import FormatError
+from ladle.corpus.shard import SIZE_SECONDS, ArrayShard, Pool
+from ladle.corpus.split import Split
+from ladle.errors import FormatError, TokenError
+from ladle.feed import gather as module
 from ladle.feed.gather import by_shard, gather, read_rows
 
 
@@ -37,6 +40,29 @@ def test_rows_are_what_lies_there_whatever_the_shards(in_shards, request, dtype)
     rows = read_rows(in_shards(ids, sizes), starts, length)
     assert rows.dtype == dtype
     np.testing.assert_array_equal(rows, reference(ids, starts, length))
+
+
+@settings(max_examples=100, deadline=None)
+@given(request=requests(), wide=st.lists(st.booleans(), min_size=15, max_size=15))
+def test_both_ways_read_the_same_also_where_shards_differ_in_their_type(request, wide):
+    """Shard by shard, or row by row: only the cost differs."""
+    sizes, starts, length = request
+    ids = np.arange(sum(sizes)) * 7919 % 60_000
+    parts = np.split(ids, np.cumsum(sizes)[:-1])
+    shards = [ArrayShard(part.astype(np.uint32 if w else np.uint16)) for part, w in zip(parts, wide, strict=False)]
+    split = Split(name="s", where="s", shards=shards, dtype=np.dtype(np.uint32), fingerprint=str)
+    with pytest.MonkeyPatch.context() as patch:
+        for rows_a_shard in (0, 10**9):
+            patch.setattr(module, "ROWS_A_SHARD", rows_a_shard)
+            np.testing.assert_array_equal(read_rows(split, starts, length), reference(ids, starts, length))
+
+
+def test_an_id_outside_the_vocabulary_is_placed_in_its_own_file():
+    """In a shard of 2 bytes an id, though the split has 4."""
+    shards = [ArrayShard(np.array([1, 2, 3], np.uint32)), ArrayShard(np.array([4, 500, 6], np.uint16))]
+    split = Split(name="s", where="s", shards=shards, dtype=np.dtype(np.uint32), vocab_size=100, fingerprint=str)
+    with pytest.raises(TokenError, match="memory @ byte 2: id: expected less than the vocabulary's 100, found 500"):
+        gather(split, np.array([2]), 3)
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,7 +117,9 @@ def test_files_in_our_format(corpus):
     np.testing.assert_array_equal(read_rows(split, starts, 1500), reference(ids, starts, 1500))
 
 
-def test_a_damaged_byte_is_found_when_its_block_is_first_touched(corpus):
+@pytest.mark.parametrize("rows_a_shard", [0, 10**9])
+def test_a_damaged_byte_is_found_when_its_block_is_first_touched(corpus, monkeypatch, rows_a_shard):
+    monkeypatch.setattr(module, "ROWS_A_SHARD", rows_a_shard)
     split = corpus["train"]
     shard = 3
     path = corpus.path / f"train-{shard:05}.bin"
@@ -129,12 +157,25 @@ def test_a_file_cut_short_by_another_process_is_an_error_not_a_crash(tmp_path):
     assert str(caught.value).startswith(f"{tmp_path}/train.bin: size: expected 120000 bytes, found 60000 bytes; ")
 
 
+def test_one_of_many_files_cut_short_is_an_error_within_a_moment(corpus):
+    """Row by row a file's size is asked for ten times a second, not for every row."""
+    split = corpus["train"]
+    starts = split.bases[:-1]
+    gather(split, starts, 16)
+    path = corpus.path / "train-00002.bin"
+    size = path.stat().st_size
+    os.truncate(path, size - 2)
+    time.sleep(SIZE_SECONDS * 1.1)
+    with pytest.raises(FormatError, match=rf"train-00002\.bin: size: expected {size} bytes, found {size - 2} bytes; "):
+        gather(split, starts, 16)
+
+
 def test_thousands_of_shards_need_few_open_files(corpus, tmp_path):
     """More shards than the pool keeps mapped, read in an order that jumps between all of them."""
     split = corpus["train"]
     pool = Pool(limit=4)
     for shard in split.shards:
-        shard._pool = pool
+        shard.pool = pool
     before = len(os.listdir("/proc/self/fd"))
     feed = ladle.Feed(split, batch_size=8, block_size=16, epochs=2, framework="numpy", prefetch=2)
     most = 0
@@ -171,7 +212,7 @@ def test_two_threads_may_read_one_split(corpus):
     ids = np.concatenate([shard.tokens() for shard in split.shards])
     pool = Pool(limit=2)
     for shard in split.shards:
-        shard._pool = pool
+        shard.pool = pool
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

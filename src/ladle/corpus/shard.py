@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 from weakref import ref
 
@@ -23,6 +25,8 @@ from ladle.errors import ClosedError, FormatError
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 PAGE = mmap.PAGESIZE
+MOST_MAPS = 16_384  # Linux gives a process 65 530 maps in all
+SIZE_SECONDS = 0.1  # `piece` takes a file's size as known for so long: asking costs as much as a row
 
 
 class Shard(Protocol):
@@ -30,6 +34,10 @@ class Shard(Protocol):
 
     num_tokens: int
     where: str  # for messages: the file, or "memory"
+    dtype: np.dtype[Any]  # of its tokens
+
+    def piece(self, first: int, end: int) -> memoryview:
+        """Tokens [first, end), verified, as their bytes: the quick way to one row. It may be let go at any time."""
 
     def tokens(self) -> Tokens:
         """All of them: a read-only 1-D view, little-endian; it never owns the bytes and may be let go at any time."""
@@ -61,6 +69,10 @@ class ArrayShard:
     def __init__(self, array: Tokens) -> None:
         self._tokens = array
         self.num_tokens = len(array)
+        self.dtype = array.dtype
+
+    def piece(self, first: int, end: int) -> memoryview:
+        return self._tokens[first:end].data
 
     def tokens(self) -> Tokens:
         return self._tokens
@@ -85,28 +97,41 @@ class ArrayShard:
 
 
 class Pool:
-    """Which shards are mapped now: at most `limit`; the one unused for longest is let go first.
+    """Which shards are mapped now: at most `limit`. Room is made by letting go of one that has not been read for long.
 
     It holds weak references: a corpus that is dropped without close() lets go of its files at once.
     """
 
-    def __init__(self, limit: int = 64) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        """limit: None takes a third of the files that this process may open. A map holds one, and one for its sums until all
+        of its blocks are verified."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_MAPS if files == resource.RLIM_INFINITY else min(files // 3, MOST_MAPS)
+        self.limit = max(most, 1) if limit is None else limit
         self._mapped: OrderedDict[ref[FileShard], None] = OrderedDict()
 
-    def used(self, shard: ref[FileShard]) -> None:
-        """Note that shard is mapped and was just read."""
-        self._mapped.pop(shard, None)  # to the end, in single steps that threads may interleave
+    def make_room(self, shard: ref[FileShard]) -> None:
+        """Note that shard is about to be mapped. Of the others the one is unmapped that was mapped first and has not been
+        read since it was last spared (the clock algorithm: near enough to the longest unused, and reading costs nothing)."""
+        self._mapped.pop(shard, None)
+        while len(self._mapped) >= self.limit:
+            try:
+                oldest, _ = self._mapped.popitem(last=False)  # in single steps that threads may interleave
+            except KeyError:
+                break
+            other = oldest()
+            if other is not None and other.read_again:
+                other.read_again = False
+                self._mapped[oldest] = None
+            elif other is not None:
+                other.unmap()
         self._mapped[shard] = None
-        while len(self._mapped) > self.limit:
-            oldest = self._mapped.popitem(last=False)[0]()
-            if oldest is not None:
-                oldest.unmap()
 
 
 @dataclass(frozen=True, slots=True)
 class _Map:
     file: mmap.mmap
+    content: memoryview
     tokens: Tokens
     sums: npt.NDArray[np.uint32] | None
 
@@ -120,24 +145,56 @@ class FileShard:
         self.where = str(path)
         self.num_tokens = num_tokens
         self.num_bytes = num_tokens * dtype.itemsize
-        self._dtype = dtype
-        self._pool = pool
+        self.dtype = dtype
+        self.pool = pool
+        self.read_again = False
         self._self = ref(self)
         self._sums = sums
         self._map: _Map | None = None
+        self._size_known_until = 0.0
         self._random = False
         self._closed = False
-        self._checked: npt.NDArray[np.uint8] | None = None  # one bit a block
-        self._unchecked = format.num_blocks(self.num_bytes)  # blocks left; 0 is certain, since it is counted then
+        self._checked = bytearray()  # one bit a block
+        self._unchecked = format.num_blocks(self.num_bytes) if sums else 0  # blocks left; 0 is certain: it is counted then
 
     def tokens(self) -> Tokens:
         return self._mapped().tokens
+
+    def piece(self, first: int, end: int) -> memoryview:
+        now = self._mapped()
+        if monotonic() > self._size_known_until:
+            self._check_size(now)
+        first, end = first * self.dtype.itemsize, end * self.dtype.itemsize
+        if self._unchecked:
+            todo = [
+                block
+                for block in range(first >> format.BLOCK_SHIFT, (end - 1 >> format.BLOCK_SHIFT) + 1)
+                if not (self._checked or self._begun())[block >> 3] >> (block & 7) & 1
+            ]
+            if todo:
+                self._check_blocks(now, np.array(todo, np.int64))
+        return now.content[first:end]
 
     def check(self, first: int, end: int) -> None:
         self.check_many(np.array([first], np.int64), end - first)
 
     def check_many(self, starts: npt.NDArray[np.int64], length: int) -> None:
         now = self._mapped()
+        self._check_size(now)
+        if self._unchecked == 0 or length < 1:
+            return
+        checked = np.frombuffer(self._checked or self._begun(), np.uint8)
+        blocks = _blocks(starts * self.dtype.itemsize, length * self.dtype.itemsize)
+        bits = checked[blocks >> 3] >> (blocks & 7).astype(np.uint8)
+        if not np.bitwise_and.reduce(bits, axis=None) & 1:
+            self._check_blocks(now, np.array(sorted(set(blocks[(bits & 1) == 0].tolist())), np.int64))
+
+    def _begun(self) -> bytearray:
+        """The bits of the blocks, none of them set."""
+        self._checked = bytearray(-(-format.num_blocks(self.num_bytes) // 8))
+        return self._checked
+
+    def _check_size(self, now: _Map) -> None:
         if (size := now.file.size()) < self.num_bytes:  # fstat: touching what was cut off would kill the process
             raise FormatError(
                 self.path,
@@ -147,35 +204,31 @@ class FileShard:
                 f"{size} bytes",
                 "the file shrank while it was open; prepare it again",
             )
-        if now.sums is None or length < 1 or self._unchecked == 0:
-            return
-        if self._checked is None:
-            self._checked = np.zeros(-(-len(now.sums) // 8), np.uint8)
-        blocks = _blocks(starts * self._dtype.itemsize, length * self._dtype.itemsize)
-        bits = self._checked[blocks >> 3] >> (blocks & 7).astype(np.uint8)
-        if np.bitwise_and.reduce(bits, axis=None) & 1:
-            return
-        todo = np.array(sorted(set(blocks[(bits & 1) == 0].tolist())), np.int64)
-        self._check_blocks(now.file, now.sums, todo)
-        np.bitwise_or.at(self._checked, todo >> 3, np.left_shift(1, todo & 7).astype(np.uint8))
-        self._unchecked -= len(todo)
-        if self._unchecked <= 0:  # two threads may have counted the same block twice
-            self._unchecked = len(now.sums) - int(np.bitwise_count(self._checked).sum())
+        self._size_known_until = monotonic() + SIZE_SECONDS
 
-    def _check_blocks(self, file: mmap.mmap, sums: npt.NDArray[np.uint32], blocks: npt.NDArray[np.int64]) -> None:
+    def _check_blocks(self, now: _Map, blocks: npt.NDArray[np.int64]) -> None:
         """blocks: int64 [k], ascending. Raises FormatError for the first that is not as it was written."""
-        content, size, crc32 = memoryview(file)[: self.num_bytes], format.BLOCK_BYTES, zlib.crc32
+        if now.sums is None:
+            return
+        content, size, crc32 = now.content[: self.num_bytes], format.BLOCK_BYTES, zlib.crc32
         found = np.array([crc32(content[at : at + size]) for at in (blocks << format.BLOCK_SHIFT).tolist()], np.uint32)
-        for wrong in np.flatnonzero(found != sums[blocks])[:1].tolist():
+        for wrong in np.flatnonzero(found != now.sums[blocks])[:1].tolist():
             block = int(blocks[wrong])
             raise FormatError(
                 self.path,
                 block << format.BLOCK_SHIFT,
                 f"CRC-32 of block {block}",
-                f"{int(sums[block]):08x}",
+                f"{int(now.sums[block]):08x}",
                 f"{int(found[wrong]):08x}",
                 "the file was damaged since it was prepared; `ladle verify` lists every fault",
             )
+        checked = np.frombuffer(self._checked, np.uint8)
+        np.bitwise_or.at(checked, blocks >> 3, np.left_shift(1, blocks & 7).astype(np.uint8))
+        self._unchecked -= len(blocks)
+        if self._unchecked <= 0:  # two threads may have counted the same block twice
+            self._unchecked = len(now.sums) - int(np.bitwise_count(checked).sum())
+        if self._unchecked == 0:
+            self._map = replace(now, sums=None)
 
     def advise_random(self) -> None:
         self._random = True
@@ -184,8 +237,8 @@ class FileShard:
 
     def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
         advise = self._mapped().file.madvise
-        first = starts * self._dtype.itemsize
-        ends = np.minimum(first + length * self._dtype.itemsize, self.num_bytes)
+        first = starts * self.dtype.itemsize
+        ends = np.minimum(first + length * self.dtype.itemsize, self.num_bytes)
         first &= -PAGE
         for offset, size in zip(first.tolist(), (ends - first).tolist(), strict=True):
             advise(mmap.MADV_WILLNEED, offset, size)
@@ -193,6 +246,11 @@ class FileShard:
     def drop(self) -> None:
         if self._map is not None:
             self._map.file.madvise(mmap.MADV_DONTNEED)
+
+    def move(self, pool: Pool) -> None:
+        """From now on this pool decides how long it stays mapped."""
+        self.unmap()
+        self.pool = pool
 
     def unmap(self) -> None:
         """Forget the map; it is released once no view of it is left. The next read maps the file again."""
@@ -207,8 +265,10 @@ class FileShard:
         if now is None:
             if self._closed:
                 raise ClosedError(f"{self.where}: read after its corpus was closed")
+            self.pool.make_room(self._self)
             now = self._map = self._open()
-        self._pool.used(self._self)
+        else:
+            self.read_again = True
         return now
 
     def _open(self) -> _Map:
@@ -216,10 +276,10 @@ class FileShard:
         if self._random:
             file.madvise(mmap.MADV_RANDOM)
         sums = None
-        if self._sums is not None:
+        if self._sums is not None and self._unchecked:
             whole = np.frombuffer(map_file(self._sums, None), format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
             sums = whole[: format.num_blocks(self.num_bytes)]
-        return _Map(file, np.frombuffer(file, self._dtype, self.num_tokens), sums)
+        return _Map(file, memoryview(file), np.frombuffer(file, self.dtype, self.num_tokens), sums)
 
 
 def map_file(path: Path, num_bytes: int | None) -> mmap.mmap:

@@ -127,7 +127,7 @@ class Split:
         ids = np.atleast_2d(ids)
         row, column = np.argwhere(ids >= self.vocab_size)[0].tolist()
         shard, token = self._place(int(np.atleast_1d(starts)[row]) + column)
-        place = f"{self.shards[shard].where} @ byte {token * self.dtype.itemsize}"
+        place = f"{self.shards[shard].where} @ byte {token * self.shards[shard].dtype.itemsize}"
         raise TokenError(
             f"{place}: id: expected less than the vocabulary's {self.vocab_size}, found {int(ids[row, column])}; "
             f"the file was made with another tokenizer, or does not hold {self.dtype.name} ids"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ladle.corpus.shard import FileShard, Pool
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
@@ -74,7 +75,14 @@ class Mixture:
         return _remade, (dict(zip(self.names, self.splits, strict=True)), *self._shares, self.max_epochs)
 
     def _join(self) -> Split:
-        """The sources' shards laid end to end: tokens are numbered through all of them, in name order."""
+        """The sources' shards laid end to end: tokens are numbered through all of them, in name order.
+
+        The files of all together stay within what one process may open.
+        """
+        pool = Pool()
+        for shard in (shard for split in self.splits for shard in split.shards):
+            if isinstance(shard, FileShard):
+                shard.move(pool)
         known = [split.max_id for split in self.splits]
         return Split(
             name="mixture",
