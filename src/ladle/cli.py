@@ -1,8 +1,8 @@
 """The command line: parse, call, print. The only part that reads the environment.
 
 Each command is one function `_name(commands)` that adds its parser, and one `_run_name(arguments) -> int` that imports
-what it needs, calls it and prints. Exit codes: 0 done, 1 `verify` found faults, 2 what was asked cannot be done (one line
-on stderr says why), 130 interrupted.
+what it needs, calls it and prints. Exit codes: 0 done, 1 faults found (`verify`, `audit`) or a difference (`diff-runs`),
+2 what was asked cannot be done (one line on stderr says why), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ladle import __version__
 from ladle.errors import ConfigError, LadleError, TextError
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
+    from ladle.feed.feed import Feed
+    from ladle.feed.picture import Picture
+    from ladle.feed.row_picture import RowPicture
     from ladle.train.config import TrainConfig
     from ladle.train.ranks import Ranks
 
@@ -51,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
     top.add_argument("--version", action="version", version=f"ladle {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_prepare, _inspect, _verify, _show, _train, _bench):
+    for add in (_prepare, _inspect, _verify, _show, _audit, _train, _diff_runs, _bench):
         add(commands)
     return top
 
@@ -173,41 +176,177 @@ def _show(commands: Commands) -> None:
     add = command(
         commands,
         "show",
-        "draw what a model is shown: inputs above the targets that follow them",
+        "draw what a model is shown: the rows of a batch with their documents, or a text's windows",
+        "ladle show data/book --step 3\n"
+        "ladle show data/book --step 3 --row 1\n"
         'ladle show --windows --length 4 --stride 1 "In the heart of the city"\n'
         "ladle show --windows --tokenizer bytes --json - < book.txt",
     )
-    add.add_argument("text", metavar="TEXT", help="the text itself; - reads it from standard input, as UTF-8")
-    add.add_argument("--windows", action="store_true", required=True, help="draw windows (the one picture so far)")
-    add.add_argument("--length", type=int, default=8, metavar="L", help="tokens in a window (default 8)")
-    add.add_argument("--stride", type=int, metavar="S", help="tokens from one window's start to the next (default: L)")
-    add.add_argument("--tokenizer", default="gpt2", metavar="NAME", help="as for prepare (default gpt2)")
-    add.add_argument("--allow-special", action="append", default=[], metavar="MARKER", help="as for prepare")
-    add.add_argument("--limit", type=int, default=8, metavar="N", help="windows drawn at most (default 8)")
+    add.add_argument(
+        "what", metavar="CORPUS|TEXT", help="a corpus folder; with --windows the text itself, or - for standard input"
+    )
+    which = add.add_mutually_exclusive_group(required=True)
+    which.add_argument("--step", type=int, metavar="N", help="draw batch number N of the run, from 0")
+    which.add_argument("--position", type=int, metavar="P", help="draw the batch that begins at slot P, as the log says")
+    which.add_argument("--windows", action="store_true", help="draw the windows of TEXT")
+    add.add_argument("--limit", type=int, default=8, metavar="N", help="rows or windows drawn at most (default 8)")
     add.add_argument("--json", action="store_true", help="print one JSON object")
+    batch = add.add_argument_group("a batch")
+    batch.add_argument("--row", type=int, metavar="R", help="draw this row whole, token by token")
+    _recipe_options(add)
+    windows = add.add_argument_group("windows", "and --stride, which is then L unless it is given")
+    windows.add_argument("--length", type=int, metavar="L", help="tokens in a window (default 8)")
+    windows.add_argument("--tokenizer", metavar="NAME", help="as for prepare (default gpt2)")
+    windows.add_argument("--allow-special", action="append", metavar="MARKER", help="as for prepare")
     add.set_defaults(run=_run_show)
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
     import shutil
 
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+    if arguments.windows:
+        _refuse(arguments, "--windows", "row", "exclude", *(name for name in RECIPE if name != "stride"))
+        _draw(_windows_picture(arguments, width), as_json=arguments.json)
+        return 0
+    _refuse(arguments, "--step and --position", "length", "tokenizer", "allow_special")
+    from ladle.feed.row_picture import RowPicture
+
+    with _opened(arguments) as feed:
+        batch = feed.at(arguments.position) if arguments.step is None else feed[arguments.step]
+        _draw(RowPicture(feed, batch, row=arguments.row, limit=arguments.limit, width=width), as_json=arguments.json)
+    return 0
+
+
+def _windows_picture(arguments: argparse.Namespace, width: int) -> Picture:
     from ladle.feed.picture import Picture
     from ladle.tokens import tokenizer
 
-    text = _standard_input() if arguments.text == "-" else arguments.text
-    chosen = tokenizer(arguments.tokenizer, text=text)
-    picture = Picture(
-        chosen.encode(text, allowed_special=arguments.allow_special),
+    text = _standard_input() if arguments.what == "-" else arguments.what
+    chosen = tokenizer(arguments.tokenizer or "gpt2", text=text)
+    length = 8 if arguments.length is None else arguments.length
+    return Picture(
+        chosen.encode(text, allowed_special=arguments.allow_special or ()),
         chosen,
-        length=arguments.length,
-        stride=arguments.length if arguments.stride is None else arguments.stride,
+        length=length,
+        stride=getattr(arguments, "stride", length),
         limit=arguments.limit,
-        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else 100,
+        width=width,
     )
-    drawn = json.dumps(picture.to_dict()) if arguments.json else str(picture)
+
+
+def _draw(picture: Picture | RowPicture, *, as_json: bool) -> None:
+    drawn = json.dumps(picture.to_dict()) if as_json else str(picture)
     letters = sys.stdout.encoding or "utf-8"  # a terminal without these letters gets escapes, not an error
     print(drawn.encode(letters, "backslashreplace").decode(letters))
-    return 0
+
+
+def _audit(commands: Commands) -> None:
+    add = command(
+        commands,
+        "audit",
+        "certify that every token of a run's split was a target exactly once an epoch, or say which were not",
+        "ladle audit data/book --epochs 3\nladle audit data/book --block-size 32 --tail drop --json",
+    )
+    add.add_argument("what", metavar="CORPUS", help="a corpus folder, or one that nanoGPT prepared")
+    add.add_argument("--epochs", type=int, default=1, metavar="K", help="how many, from the start (default 1)")
+    add.add_argument("--quiet", action="store_true", help="no progress")
+    add.add_argument("--json", action="store_true", help="print the certificate as one JSON object")
+    _recipe_options(add)
+    add.set_defaults(run=_run_audit)
+
+
+def _run_audit(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as feed:
+        certificate = feed.audit(epochs=arguments.epochs, progress=None if arguments.quiet else sys.stderr)
+    print(json.dumps(certificate.to_dict()) if arguments.json else certificate)
+    return 1 if certificate.num_faults else 0
+
+
+def _diff_runs(commands: Commands) -> None:
+    add = command(
+        commands,
+        "diff-runs",
+        "name the first step at which two training runs differ: in their batches, or only in their losses",
+        "ladle diff-runs runs/book runs/book2\nladle diff-runs runs/book/log.jsonl runs/book2/log.jsonl --json",
+    )
+    add.add_argument("first", metavar="A", help="a run's folder, or its log.jsonl")
+    add.add_argument("second", metavar="B", help="another's")
+    add.add_argument("--json", action="store_true", help="print one JSON object")
+    add.set_defaults(run=_run_diff_runs)
+
+
+def _run_diff_runs(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from ladle.train.difference import compare
+
+    logs = [path / "log.jsonl" if path.is_dir() else path for path in map(Path, (arguments.first, arguments.second))]
+    found = compare(*logs)
+    print(json.dumps(asdict(found)) if arguments.json else found)
+    return 0 if found.field is None else 1
+
+
+RECIPE = {  # the options of Feed that decide a batch: (type or choices, what they are)
+    "batch_size": (int, "rows of a global batch, all ranks together"),
+    "block_size": (int, "targets a row"),
+    "window": (int, "targets that are shuffled together (default: the block size)"),
+    "order": (("shuffled", "sequential", "random"), "of the windows"),
+    "seed": (int, "of the order"),
+    "tail": (("cover", "drop", "pad"), "what becomes of the targets that fill no window (default cover)"),
+    "stride": (int, "targets from one window's start to the next (default: the window)"),
+    "score": (("all", "new"), "targets of overlapping windows that count (default all)"),
+    "epoch_offset": (bool, "shift the cuts each epoch"),
+    "shuffle_block": (int, "neighbouring windows that stay together"),
+}
+
+
+def _recipe_options(add: argparse.ArgumentParser) -> None:
+    group = add.add_argument_group("the recipe", "as the run had it; what is not given is as `ladle train` has it")
+    group.add_argument("--split", default="train", metavar="NAME", help="which split (default train)")
+    for name, (kind, text) in RECIPE.items():
+        flag = "--" + name.replace("_", "-")
+        if kind is bool:
+            group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+        elif isinstance(kind, tuple):
+            group.add_argument(flag, choices=kind, default=argparse.SUPPRESS, help=text)
+        else:
+            group.add_argument(flag, type=int, metavar="N", default=argparse.SUPPRESS, help=text)
+    group.add_argument(
+        "--exclude",
+        action="append",
+        metavar="DOCS[@P]",
+        help="documents excluded from position P on, such as 3,17@40960 (default: from the start)",
+    )
+
+
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[Feed]:
+    """The feed of these recipe options, over a corpus that is open as long."""
+    import ladle
+    from ladle.train.config import TrainConfig
+
+    usual = TrainConfig()
+    chosen = {name: getattr(usual, name) for name in ("batch_size", "block_size", "order", "seed")}
+    chosen |= {name: getattr(arguments, name) for name in RECIPE if hasattr(arguments, name)}
+    with ExitStack() as stack:
+        split = stack.enter_context(ladle.open(arguments.what))[arguments.split]
+        feed = ladle.Feed(split, **chosen, rank=0, world_size=1, framework="numpy", prefetch=0)
+        stack.enter_context(feed)
+        for told in arguments.exclude or ():
+            if not re.fullmatch(r"\d+(,\d+)*(@\d+)?", told, re.ASCII):
+                raise ConfigError(f"--exclude: expected documents and a position, such as 3,17@40960, found {told!r}")
+            documents, _, position = told.partition("@")
+            feed.exclude([int(number) for number in documents.split(",")], int(position or 0))
+        yield feed
+
+
+def _refuse(arguments: argparse.Namespace, mode: str, *names: str) -> None:
+    """Raise ConfigError for an option that says nothing there."""
+    for name in names:
+        if getattr(arguments, name, None) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected not to be given with {mode}, where it means nothing")
 
 
 def _train(commands: Commands) -> None:
@@ -241,7 +380,6 @@ def _train(commands: Commands) -> None:
 
 
 def _run_train(arguments: argparse.Namespace) -> int:
-    from contextlib import ExitStack
     from dataclasses import fields
 
     from ladle.train import TrainConfig, train

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from ladle.corpus.progress import Progress
+from ladle.corpus.summary import plural
 from ladle.errors import ConfigError
 from ladle.feed import times
 from ladle.feed.arguments import integer
@@ -66,9 +66,9 @@ class Account:
 
     def __str__(self) -> str:
         name, epochs, N = f"{self.source}: " if self.source else "", self.epochs or 0, self.tokens
-        lines = [f"{name}{N:,} tokens, {self.windows:,} windows"]
+        lines = [f"{name}{plural(N, 'token')}, {plural(self.windows, 'window')}"]
         if self.epochs is not None:
-            lines[0] += f", {epochs:,} whole epoch{'s' * (epochs != 1)}" + ", and a part of the next" * (self.partial > 0)
+            lines[0] += f", {plural(epochs, 'whole epoch')}" + ", and a part of the next" * (self.partial > 0)
         if self.exact:
             lines.append("  each token after the first was a target exactly once in each epoch")
         elif self.times:
@@ -127,7 +127,7 @@ class Certificate:
         lines = [f"recipe {self.recipe}, corpus {self.corpus[:32]}: {self.slots:,} slots in windows of {self.window:,}"]
         if self.num_faults:
             more = self.num_faults - len(self.faults)
-            lines.append(f"NOT what the recipe says: {self.num_faults:,} fault{'s' * (self.num_faults > 1)}")
+            lines.append(f"NOT what the recipe says: {plural(self.num_faults, 'fault')}")
             lines += [f"  {fault}" for fault in self.faults] + [f"  and {more:,} more"] * (more > 0)
         else:
             lines += map(str, self.accounts)
@@ -144,6 +144,8 @@ def audit(
     progress: where to draw it. Memory: one bit a window of an epoch, and blocks of rows.
     Raises ConfigError for lengths that cannot be. A broken plan raises nothing: see Certificate.faults.
     """
+    from ladle.corpus.progress import Progress  # here: it brings tqdm, which reads the environment
+
     source, units = feed.source, _units(feed, epochs, total_tokens)
     named = dict(zip(source.names, source.splits, strict=True)) if isinstance(source, Mixture) else {"": source}
     bases = np.array([0, *np.cumsum([split.num_tokens for split in named.values()])], dtype=np.int64)

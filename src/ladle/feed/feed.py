@@ -243,11 +243,7 @@ class Feed:
         """The documents in a row of the global batch number `step`, in order, with their provenance."""
         B, T = self.shape.batch_size, self.shape.block_size
         place, first = integer("row", row, 0, B), self._step(step) * B
-        start = int(self._look.rows(first, B).start[place])
-        if not isinstance(self.source, Mixture):
-            return spans(self.source, start, T + 1)
-        number = self.source.source_of(start)
-        return spans(self.source.splits[number], start - int(self.source.bases[number]), T + 1, self.source.names[number])
+        return spans(self.source, int(self._look.rows(first, B).start[place]), T + 1)
 
     def steps_of(self, document: object, epochs: Iterable[int] = range(1)) -> list[Appearance]:
         """Every row that holds some of a document, in these epochs: (epoch, step, row, columns), by inverting the order.
@@ -259,10 +255,6 @@ class Feed:
             raise ConfigError(f"steps_of: expected order 'shuffled' or 'sequential', found 'random': {INDEPENDENT}")
         return appearances(self, document, epochs)
 
-    def audit(self, *, epochs: int | None = None, total_tokens: int | None = None, progress: TextIO | None = None) -> Certificate:
-        """Follow the plan from position 0 and certify what it hands out: see `ladle.feed.audit.audit`."""
-        return audit(self, epochs=epochs, total_tokens=total_tokens, progress=progress)
-
     def shares(self, position: int | None = None) -> dict[str, Share]:
         """What each source has given by this position (slots; None: where the feed stands): {name: its slots, share, epochs}.
 
@@ -270,6 +262,10 @@ class Feed:
         """
         names = self.source.names if isinstance(self.source, Mixture) else [self.source.name]
         return shares(names, self.stream, self._position if position is None else integer("position", position, 0))
+
+    def audit(self, *, epochs: int | None = None, total_tokens: int | None = None, progress: TextIO | None = None) -> Certificate:
+        """Follow the plan from position 0 and certify what it hands out: see `ladle.feed.audit.audit`."""
+        return audit(self, epochs=epochs, total_tokens=total_tokens, progress=progress)
 
     def report(self) -> FeedReport:
         """What each source has given before the feed's position: targets trained, masked and excluded, share, epochs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ladle.tokens import Tokenizer
 
 SPACE = "␣"
+PARTIAL = "<E4 BD> stands for bytes that are no whole character: the token holds a part of one"
 _GAP = "  "
 _LOOKS_LIKE_BYTES = re.compile(r"<[0-9A-F]{2}(?=[ 0-9A-F]*>)")
 
@@ -46,24 +47,25 @@ class Picture:
         for number, start in enumerate(self._starts):
             ids, tokens = self._window(start)
             cells = [show(token) for token in tokens]
-            partial |= any(_whole(token) is None for token in tokens)
+            partial |= any(whole(token) is None for token in tokens)
             columns = zip(cells[:-1], ids[:-1], cells[1:], ids[1:], strict=True)
             lines += [
                 "",
                 f"window {number}: inputs are tokens {start} to {start + length - 1}, targets {start + 1} to {start + length}",
             ]
-            lines += self._bands([(text, str(id_), target, str(target_id)) for text, id_, target, target_id in columns])
+            cells_of = [(text, str(id_), target, str(target_id)) for text, id_, target, target_id in columns]
+            lines += bands(("  inputs", "", "  targets", ""), cells_of, self._width)
         if further := self.coverage.num_windows - len(self._starts):
             lines += ["", f"and {plural(further, 'more window')}"]
         if partial:
-            lines += ["", "<E4 BD> stands for bytes that are no whole character: the token holds a part of one"]
+            lines += ["", PARTIAL]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The same windows as JSON values. A token is its id, its bytes (hex), and its text, null for a part of a character."""
 
         def token(id_: int, content: bytes) -> dict[str, Any]:
-            return {"id": id_, "text": _whole(content), "bytes": content.hex(" ")}
+            return {"id": id_, "text": whole(content), "bytes": content.hex(" ")}
 
         windows = []
         for start in self._starts:
@@ -84,24 +86,24 @@ class Picture:
         ids = self._ids[start : start + self.coverage.max_length + 1]
         return ids.tolist(), self._tokenizer.token_bytes(ids)
 
-    def _bands(self, columns: list[tuple[str, ...]]) -> Iterator[str]:
-        """Columns side by side under each other's heads, broken where the page ends."""
-        heads = ("  inputs", "", "  targets", "")
-        margin = max(map(len, heads))
-        while columns:
-            used = margin
-            taken: list[list[str]] = []
-            for column in columns:
-                size = max(map(columns_of, column))
-                if taken and used + len(_GAP) + size > self._width:
-                    break
-                used += len(_GAP) + size
-                taken.append([pad(cell, size) for cell in column])
-            columns = columns[len(taken) :]
-            for head, row in zip_longest(heads, zip(*taken, strict=True)):
-                yield _GAP.join([head.ljust(margin), *row]).rstrip()
-            if columns:
-                yield ""
+
+def bands(heads: tuple[str, ...], columns: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
+    """Lines: columns side by side, a cell under each head, broken where the page ends."""
+    margin = max(map(len, heads))
+    while columns:
+        used = margin
+        taken: list[list[str]] = []
+        for column in columns:
+            size = max(map(columns_of, column))
+            if taken and used + len(_GAP) + size > width:
+                break
+            used += len(_GAP) + size
+            taken.append([pad(cell, size) for cell in column])
+        columns = columns[len(taken) :]
+        for head, row in zip_longest(heads, zip(*taken, strict=True)):
+            yield _GAP.join([head.ljust(margin), *row]).rstrip()
+        if columns:
+            yield ""
 
 
 def show(token: bytes) -> str:
@@ -139,7 +141,7 @@ def _character(character: str, previous: str) -> str:
     return character
 
 
-def _whole(token: bytes) -> str | None:
+def whole(token: bytes) -> str | None:
     try:
         return token.decode("utf-8")
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ladle.corpus.split import Provenance, Split
+from ladle.feed.mixture import Mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,18 @@ class Span:
     corpus: str | None = None
 
 
-def spans(split: Split, start: int, length: int, corpus: str | None = None) -> list[Span]:
-    """The documents in tokens [start, start + length) of the split, in order. Raises ConfigError if ends are not known."""
+def spans(source: Split | Mixture, start: int, length: int) -> list[Span]:
+    """The documents in tokens [start, start + length), in order; a mixture's tokens are numbered through its sources.
+
+    Raises ConfigError if the documents' ends are not known.
+    """
+    if isinstance(source, Split):
+        return _within(source, start, length, None)
+    number = source.source_of(start)
+    return _within(source.splits[number], start - int(source.bases[number]), length, source.names[number])
+
+
+def _within(split: Split, start: int, length: int, corpus: str | None) -> list[Span]:
     last = min(start + length, split.num_tokens)
     ends = split.document_ends()
     low = int(np.searchsorted(ends, start, side="right"))
