@@ -197,7 +197,7 @@ def create_dataloader(  # noqa: PLR0917  the order that its readers type
 
     text, max_length, stride, tokenizer, allowed_special: as in `GPTDataset`. shuffle: a fresh order each epoch, decided
     by seed and the epoch's number alone; torch's global generator is neither asked nor moved. drop_last: leave out an
-    epoch's last batch where it is smaller. options: any other argument of torch's DataLoader; a `sampler` or
+    epoch's last batch where it is smaller. num_workers, options: torch's DataLoader's own; a `sampler` or
     `batch_sampler` takes the place of shuffle (and of batch_size and drop_last), and a `generator` of your own that of seed.
     How often each token is a target, and what is left out, is logged (INFO, logger "ladle.feed.dataloader") and told by
     `loader.dataset.coverage(loader.batch_size, drop_last=loader.drop_last)`.

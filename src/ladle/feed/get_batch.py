@@ -38,6 +38,7 @@ def get_batch(
     x, y: int64 (batch_size, block_size), contiguous, sharing no memory; y is the same one token later and never masked.
     order: "random" draws independent windows, every start from 0 to N - T - 1 alike; "shuffled" and "sequential" leave
     the tail out, so that no target is masked. prefetch: batches made ahead; None: 0 on the CPU, else 2.
+    seed, device, framework, rank, world_size: as for `Feed`.
     Raises ConfigError where a split is too short, when it is first asked for.
     """
     return GetBatch(

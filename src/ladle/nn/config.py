@@ -14,6 +14,7 @@ class GPTConfig:
     """vocab_size: logical ids (V); pad_vocab_to: the token table's rows are rounded up to a multiple of it.
 
     block_size: the longest row, in tokens (T). layers, heads, width (C): as the GPT-2 paper counts them.
+    dropout: share of activations dropped in training. bias: in linear layers and norms.
     positions: one of "learned" (a table of block_size rows), "sinusoidal", "rotary", "none".
     Raises ConfigError for anything that cannot be built.
     """

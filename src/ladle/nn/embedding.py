@@ -17,9 +17,9 @@ class Embedding(nn.Module):
     """Look each id up in a table of vectors, and tell where it stands.
 
     vocab_size: logical ids (V). width: C. pad_vocab_to: the table has V rounded up to a multiple of it; the rows
-    beyond V are zero at the start and belong to no id. positions: "learned", "sinusoidal", "rotary" or "none" (rotary
-    adds nothing here: `angles` gives attention what it turns by, head_width wide). seed: of the initial tables
-    (None: left undrawn, for an owner that calls `initialise`).
+    beyond V are zero at the start and belong to no id. positions: "learned" (a table of max_positions rows),
+    "sinusoidal", "rotary" or "none" (rotary adds nothing here: `angles` gives attention what it turns by, head_width wide).
+    seed: of the initial tables (None: left undrawn, for an owner that calls `initialise`).
 
     Ids are checked before the look-up: on the CPU always; on a device only with `check_on_device=True`, because the
     answer has to travel back and the host would wait for it at every step. `train` does not need that wait: it

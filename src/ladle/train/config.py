@@ -40,7 +40,10 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """One run. Raises ConfigError naming the first value that cannot be right; warm-up may be longer than the run."""
+    """One run; beside each value stands what it is, as in `ladle train --help`.
+
+    Raises ConfigError naming the first value that cannot be right; warm-up may be longer than the run.
+    """
 
     # the model
     layers: int = _option(4, "blocks of the GPT")

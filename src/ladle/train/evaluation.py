@@ -24,6 +24,7 @@ def evaluate(
 ) -> float:
     """Mean loss over all N - 1 targets of a split, each in exactly one row of block_size (a shorter split is padded).
 
+    batch_size: rows at once, over all ranks. device: the model's. ranks: None is this process alone.
     loss_sum(x, y): the sum of the losses of one batch's targets (those that are not -100). The sum over batches is kept
     in float64 on the host's side of one wait, at the end. Put the model into eval mode first.
     """
