@@ -1,0 +1,65 @@
+"""What the two READMEs say is so: their links lead somewhere, their commands parse, their code runs, and they say the same."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ladle import cli
+
+ROOT = Path(__file__).parents[2]
+READMES = ["README.md", "README.zh-CN.md"]
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+COMMENT = re.compile(r"\s+# .*$", re.MULTILINE)
+
+
+def blocks(name, kind):
+    return [COMMENT.sub("", code) for found, code in BLOCK.findall((ROOT / name).read_text(encoding="utf-8")) if found == kind]
+
+
+def cells(name):
+    """The code of the second column of each row, which no translation changes."""
+    rows = [line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [re.findall(r"`[^`]+`", row.split(" | ")[1]) for row in rows]
+
+
+@pytest.mark.parametrize("name", [*READMES, "CHANGELOG.md"])
+def test_links_lead_somewhere(name):
+    for target in LINK.findall((ROOT / name).read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_commands_parse(name):
+    lines = [line for block in blocks(name, "sh") for line in block.splitlines() if line.startswith("ladle ")]
+    assert len(lines) >= 6
+    for line in lines:
+        cli.parser().parse_args(shlex.split(line)[1:])
+
+
+def test_the_translation_has_the_same_code_and_the_same_links():
+    english, chinese = READMES
+    for kind in ("python", "sh"):
+        assert blocks(english, kind) == blocks(chinese, kind)
+    assert cells(english) == cells(chinese)
+    links = [LINK.findall((ROOT / name).read_text(encoding="utf-8")) for name in READMES]
+    assert links[0] == links[1]
+
+
+def test_the_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for number in range(120):
+        (tmp_path / "books" / f"{number}.txt").write_text(f"Book {number}. " + "It was a dark night. " * 20)
+    (code,) = blocks("README.md", "python")
+    for written, here in (('"cuda"', '"cpu"'), ("batch_size=64", "batch_size=4"), ("block_size=1024", "block_size=32")):
+        assert written in code
+        code = code.replace(written, here)
+    assert "for batch in feed:\n" in code
+    names = {}
+    exec(code.replace("in feed:", "in [next(feed)]:"), names)
+    names["feed"].close()
+    assert names["x"].shape == names["y"].shape == (4, 32)
+    assert (names["x"][:, 1:] == names["y"][:, :-1]).all()
