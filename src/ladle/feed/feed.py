@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
@@ -89,7 +90,7 @@ class Feed:
         stride = None if stride is None or stride == window else integer("stride", stride)
         shuffle_block = None if shuffle_block is None else integer("shuffle_block", shuffle_block)
         ignore_index = integer("ignore_index", ignore_index, -(2**31), 2**31)
-        prefetch = integer("prefetch", prefetch, 0)
+        prefetch = integer("prefetch", prefetch, 0, 4097)
         max_mapped = None if max_mapped is None else integer("max_mapped", max_mapped, 0)
         if framework == "jax" and rank is None and world_size is None:
             rank, world_size = _jax().processes()
@@ -127,6 +128,7 @@ class Feed:
         self._look, self._walk = self._producer(), self._producer(advise=True)
         self._prefetcher = Prefetcher(self._walk, partial(_following, self.shape), prefetch) if prefetch else None
         self._begun = self._closed = False
+        self._taking = RLock()  # threads that share a feed take turns, and each batch goes to one of them
 
     # --- the walk ---
 
@@ -205,15 +207,16 @@ class Feed:
             yield walk(ticket._replace(position=place)).arrive()
 
     def _take(self, limit: int | None) -> Batch:
-        self._check_open()
-        if not self._begun:
-            self._begin()
-        ticket = Ticket(self._position, limit, self.history)
-        if limit is not None and ticket.position >= limit:
-            raise StopIteration
-        batch = (self._walk(ticket) if self._prefetcher is None else self._prefetcher.take(ticket)).arrive()
-        self._position = batch.next_position
-        return batch
+        with self._taking:
+            self._check_open()
+            if not self._begun:
+                self._begin()
+            ticket = Ticket(self._position, limit, self.history)
+            if limit is not None and ticket.position >= limit:
+                raise StopIteration
+            batch = (self._walk(ticket) if self._prefetcher is None else self._prefetcher.take(ticket)).arrive()
+            self._position = batch.next_position
+            return batch
 
     def _begin(self) -> None:
         """Before the first batch: torch.distributed may have been initialised since this feed was made."""
@@ -343,10 +346,11 @@ class Feed:
     def close(self) -> None:
         """End the thread and free the device's buffers. The source stays open. Safe to call twice."""
         if not self._closed:
-            self._closed = True
-            if self._prefetcher is not None:
-                self._prefetcher.close()
-            self._close_device()
+            self._closed = True  # at once: a thread that walks ends at its next batch
+            with self._taking:
+                if self._prefetcher is not None:
+                    self._prefetcher.close()
+                self._close_device()
 
     def _check_open(self) -> None:
         if self._closed:
