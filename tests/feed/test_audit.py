@@ -161,6 +161,17 @@ def test_a_mixture_is_counted_per_source(options, total):
     assert certificate.exact is all(account.exact for account in certificate.accounts)
 
 
+@pytest.mark.parametrize("total", [40, 500])
+def test_a_mixture_drawn_at_random(total):
+    feed = feed_of(mixture_of(weights={"web": 1, "code": 3}), order="random")
+    certificate = feed.audit(total_tokens=total)
+    assert certificate.slots == total
+    for account, first in zip(certificate.accounts, (0, 1000), strict=True):
+        often = counted(feed, total, first, account.tokens)
+        assert account.times == dict(Counter(often[target] for target in range(account.tokens - 1)))
+        assert (account.trained, account.epochs, account.exact) == (often.total(), None, False)
+
+
 def test_as_text():
     feed = feed_of(split_of(), block_size=8)
     feed.exclude([1, 3], 104)

@@ -159,6 +159,31 @@ def test_where_and_steps_of_agree():
             assert one.columns in [span.columns for span in feed.where(one.step, one.row) if span.origin.document == document]
 
 
+def test_documents_of_many_shards(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / "in" / f"{number:02}.txt").write_text(f"file {number:02} " * (1 + number % 5))
+    options = {"tokenizer": "bytes", "val_fraction": 0, "shard_bytes": 60, "progress": False}
+    with ladle.prepare(tmp_path / "in", tmp_path / "out", **options) as corpus:
+        split = corpus["train"]
+        assert len(split.shards) > 3
+        first, last = split.document_tokens([3, 0, 11])
+        ends = split.document_ends().astype(int).tolist()
+        assert list(zip(first.tolist(), last.tolist(), strict=True)) == [(ends[2], ends[3]), (0, ends[0]), (ends[10], ends[11])]
+        feed = feed_of(split, batch_size=2, block_size=8)
+        for document in range(12):
+            found = feed.steps_of(document)
+            length = ends[document] - (ends[document - 1] if document else 0)
+            assert sum(one.targets for one in found) == length - (document == 0)
+            for one in found:
+                spans = feed.where(one.step, one.row)
+                assert {span.columns for span in spans if span.origin.source == f"{document:02}.txt"} == {one.columns}
+        feed.exclude([5], 0)
+        assert sum(batch.num_targets for batch in feed.epoch()) == split.num_tokens - 1 - (ends[5] - ends[4])
+        with pytest.raises(ConfigError, match=r"train: document: expected a number from 0 to 11, found 12$"):
+            split.document_tokens([12])
+
+
 def test_an_appearance_is_plain():
     feed = feed_of(split_of([4, 6]), batch_size=1, block_size=9, order="sequential")
     assert feed.steps_of(1) == [Appearance(epoch=0, step=0, row=0, position=0, columns=(4, 10), targets=6)]
