@@ -197,7 +197,8 @@ def _windows(feed: Feed, units: int) -> Iterator[Taken]:
     """The first `units` windows, put together from the rows that the feed hands out."""
     W, T, exclusions = feed.recipe.window, feed.shape.block_size, feed.history.exclusions
     plan, per_window = Plan(feed.stream, T, ahead=1), W // T
-    at_once = max(AT_ONCE // per_window, 1)
+    sources = len(feed.source.names) if isinstance(feed.source, Mixture) else 1
+    at_once = max(AT_ONCE, AT_ONCE // 16 * sources) // per_window or 1  # enough of each source for NumPy's stride
     for unit in range(0, units, at_once):
         shape = min(at_once, units - unit), per_window
         row = np.arange(unit * per_window, unit * per_window + shape[0] * shape[1], dtype=np.int64)
