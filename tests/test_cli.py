@@ -188,6 +188,56 @@ def test_a_reader_that_leaves_early_is_no_error(book):
     assert process.wait() == 141
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_traceback(book, closed):
+    """As daemons and some job runners start programs."""
+
+    def shell(line):
+        line = f"{shlex.quote(sys.executable)} -m ladle {line} {closed}"
+        return subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+
+    done = shell("prepare book.txt out --tokenizer bytes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("out: 1 file") is (">&-" not in closed.split())
+    for line in ("show --windows -", "inspect nowhere"):
+        done = shell(line)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == (0 if "2>&-" in closed else 1)
+    assert shell("verify out --quiet").returncode == 0
+
+
+def test_names_that_standard_output_cannot_hold(book):
+    """A corpus of a name that is no UTF-8, and one that an ASCII terminal cannot show, are named by escapes."""
+    for out, encoding, shown in ((os.fsdecode(b"b\xff"), "utf-8", r"b\udcff"), ("bé", "ascii", r"b\xe9")):
+        env = {**os.environ, "PYTHONIOENCODING": encoding}
+        for line in (["prepare", "book.txt", out, "--tokenizer", "bytes", "--quiet"], ["inspect", out]):
+            done = subprocess.run([sys.executable, "-m", "ladle", *line], capture_output=True, env=env)
+            assert (done.returncode, done.stderr) == (0, b"")
+            assert done.stdout.startswith(shown.encode())
+
+
+def test_a_message_cannot_move_the_cursor(book, capsys):
+    assert cli.main(["inspect", "no\x1b[2J\rwhere\nelse"]) == 2
+    assert one_line(capsys).startswith(r"no\x1b[2J\rwhere else: corpus: expected ")
+
+
+def test_an_interrupt_while_the_options_are_read_is_one_line(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parser", interrupted)
+    assert cli.main([]) == 130
+    assert one_line(capsys) == "interrupted; nothing half-written is left"
+
+
+def test_a_model_larger_than_memory_is_one_line(book, capsys):
+    assert cli.main(["prepare", "book.txt", "out", "--tokenizer", "bytes", "--quiet"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "out", "--out", "run", "--width", str(2**40), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.endswith("ladle: out of memory\n")
+
+
 def test_help_imports_nothing_heavy():
     code = "import sys\nfrom ladle import cli\ncli.parser()\nprint([m for m in ('numpy', 'torch', 'tiktoken', 'tqdm') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

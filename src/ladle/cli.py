@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from ladle import __version__
@@ -31,8 +32,9 @@ Commands = Any  # argparse's action that holds the commands; its class has no pu
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. argv: without the program's name; by default the process's own. Returns the exit code."""
-    arguments = parser().parse_args(argv)
+    _ready_streams()
     try:
+        arguments = parser().parse_args(argv)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except LadleError as error:
@@ -44,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:  # torch says it by the latter
+        if isinstance(error, RuntimeError) and not re.search(r"out of memory|can't allocate memory", str(error)):
+            raise
         return _fail("out of memory")
     return code
 
@@ -71,8 +75,23 @@ def command(commands: Commands, name: str, what: str, example: str) -> argparse.
     return added
 
 
+def _ready_streams() -> None:
+    """Standard streams that can be used: nowhere for one that was closed, escapes for letters that a terminal lacks.
+
+    Also so that no file of ours is opened under a number that other code takes for standard output.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  the process's, to its end
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _fail(message: str, code: int = 2) -> int:
-    print("ladle: " + " ".join(message.split("\n")), file=sys.stderr)
+    """One line, whatever the message: characters that would move a terminal's cursor are written as escapes."""
+    line = " ".join(message.split("\n"))
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    print(f"ladle: {shown}", file=sys.stderr)
     return code
 
 
@@ -236,9 +255,7 @@ def _windows_picture(arguments: argparse.Namespace, width: int) -> Picture:
 
 
 def _draw(picture: Picture | RowPicture, *, as_json: bool) -> None:
-    drawn = json.dumps(picture.to_dict()) if as_json else str(picture)
-    letters = sys.stdout.encoding or "utf-8"  # a terminal without these letters gets escapes, not an error
-    print(drawn.encode(letters, "backslashreplace").decode(letters))
+    print(json.dumps(picture.to_dict()) if as_json else picture)
 
 
 def _audit(commands: Commands) -> None:
