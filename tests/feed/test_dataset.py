@@ -429,7 +429,7 @@ def test_rows_lose_no_target_and_shift_nothing():
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_rows_pass_through_a_loader(num_workers):
     found = list(loader(ladle.FeedDataset(feed_of(), form="huggingface"), num_workers))
-    wanted = [Rows(batch) for batch in feed_of().epoch()]
+    wanted = [Rows.of(batch) for batch in feed_of().epoch()]
     for got, want in zip(found, wanted, strict=True):
         assert type(got) is Rows
         assert torch.equal(got["input_ids"], want["input_ids"])

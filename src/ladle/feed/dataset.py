@@ -70,7 +70,7 @@ class FeedDataset(IterableDataset[Any]):
         self._loaded: tuple[int, int] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        shape: Callable[[Batch], Any] = Rows if self.form == "huggingface" else _as_it_is
+        shape: Callable[[Batch], Any] = Rows.of if self.form == "huggingface" else _as_it_is
         if (worker := get_worker_info()) is not None:
             return map(shape, self._share(worker))
         if (last := self._turns.last()) is not None:  # workers have been at it: go on where they would
@@ -168,14 +168,19 @@ class Rows(dict[str, Tensor]):
     shifted, since the model shifts them inside; -100 at the first, which is no target of this row, and wherever a target
     does not count. So the model's T predictions meet exactly the T targets of `batch.y`, and none is lost.
     Where the last target does not count, the last id is the one before it: nothing is predicted from it.
-    batch: the `Batch` it was made from, with `state`, `position` and `digest`.
+    batch: the `Batch` it was made from, with `state`, `position` and `digest`; a dict that a trainer makes of it has none.
     """
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    batch: Batch
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """The rows of a batch."""
         x, y = batch
         last = torch.where(y[:, -1:] == IGNORED, x[:, -1:], y[:, -1:])
-        super().__init__(input_ids=torch.cat([x, last], dim=1), labels=torch.nn.functional.pad(y, (1, 0), value=IGNORED))
+        rows = cls(input_ids=torch.cat([x, last], dim=1), labels=torch.nn.functional.pad(y, (1, 0), value=IGNORED))
+        rows.batch = batch
+        return rows
 
     @property
     def state(self) -> dict[str, object]:
@@ -184,13 +189,13 @@ class Rows(dict[str, Tensor]):
 
     def to(self, device: Any, non_blocking: bool = False) -> Rows:
         """The rows on another torch device."""
-        return Rows(self.batch.to(device, non_blocking))
+        return Rows.of(self.batch.to(device, non_blocking))
 
     def __copy__(self) -> Self:
         return self  # torch's convert function copies a mapping, to put back into it what it has just taken out
 
-    def __reduce__(self) -> tuple[type[Rows], tuple[Batch]]:
-        return Rows, (self.batch,)
+    def __reduce__(self) -> tuple[Callable[[Batch], Rows], tuple[Batch]]:
+        return Rows.of, (self.batch,)
 
 
 def _as_it_is(batch: Batch) -> Batch:
