@@ -118,6 +118,7 @@ def _litdata(path: Path, split: Split, scratch: Path) -> Contender:
                 start_method="fork",
                 verbose=False,
             )
+        os.sync()  # else the kernel writes that copy out while others are timed
         dataset = litdata.StreamingDataset(str(folder), item_loader=TokensLoader(block_size=row), shuffle=True, seed=1)
         loader = litdata.StreamingDataLoader(dataset, batch_size=batch_size, num_workers=0, drop_last=True)
 

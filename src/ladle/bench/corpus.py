@@ -11,24 +11,23 @@ from ladle.corpus.split import Split
 from ladle.corpus.write import ShardWriter, write_file
 
 VOCAB = 50257  # GPT-2's
-DOCUMENT = 1000  # tokens, on average, of which the first SHORTEST are certain
-SHORTEST = 8
-DOCUMENTS = 1 << 12  # written at once
+SHORTEST = 8  # tokens that every document has
+PIECE = 1 << 22  # tokens made at once, about
 TOUCHED = 1 << 22  # tokens read at once
 
 
-def make(folder: Path, num_tokens: int, seed: int = 0) -> Path:
+def make(folder: Path, num_tokens: int, *, document: int = 1000, seed: int = 0) -> Path:
     """Write a corpus of one split, "train", into a new folder and return its one .bin file.
 
     The ids are uniform, so that eight of them stand at one place only; the documents' lengths are geometric, as random
-    borders make them. Raises OSError naming the file.
+    borders make them, `document` tokens on average. Raises OSError naming the file.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     writer = ShardWriter(folder, "train-00000", VOCAB)
     try:
         while (left := num_tokens - writer.num_tokens) > 0:
-            lengths = SHORTEST + rng.geometric(1 / (DOCUMENT - SHORTEST), DOCUMENTS)
+            lengths = SHORTEST + rng.geometric(1 / (document - SHORTEST), PIECE // document)
             lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), left)) + 1]
             lengths[-1] -= max(0, int(lengths.sum()) - left)
             for ids in np.split(rng.integers(0, VOCAB, int(lengths.sum()), dtype=np.uint16), np.cumsum(lengths)[:-1]):

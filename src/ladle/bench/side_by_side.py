@@ -21,6 +21,7 @@ from ladle.errors import ConfigError, MissingExtra
 
 SHAPES = "12x1024,64x1024,8x8192,512x256"
 MADE_TOKENS = 100_000_000
+MADE_DOCUMENT = 100_000  # long ones, so that making them leaves this process's heap as it was
 
 
 def side_by_side(
@@ -77,7 +78,7 @@ def opened(path: str | os.PathLike[str] | None, name: str) -> Iterator[tuple[Fil
     """The largest shard of a corpus's split, and a split of that shard alone, so that everyone reads the same one file."""
     with tempfile.TemporaryDirectory(prefix="ladle-bench-") as folder:
         if path is None:
-            path = make(Path(folder) / "random", MADE_TOKENS).parent
+            path = make(Path(folder) / "random", MADE_TOKENS, document=MADE_DOCUMENT).parent
         with open_corpus(path) as corpus:
             split = corpus[name]
             shard = max(_files(split.shards), key=lambda file: file.num_tokens, default=None)
