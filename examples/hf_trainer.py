@@ -69,11 +69,12 @@ def main() -> None:
         dataloader_num_workers=options.workers,
         ignore_data_skip=True,  # the feed resumes by itself, and replays nothing
     )
-    (out / "sums.txt").write_text("".join(f"{a} + {b} = {a + b}\n" for a in range(40) for b in range(40)))
-    with (
-        ladle.prepare(out / "sums.txt", out / "corpus", tokenizer="bytes") as corpus,
-        ladle.Feed(corpus["train"], batch_size=8, block_size=64, seed=1) as feed,  # after the arguments: they start the ranks
-    ):
+    with arguments.main_process_first():
+        if arguments.process_index == 0:
+            (out / "sums.txt").write_text("".join(f"{a} + {b} = {a + b}\n" for a in range(40) for b in range(40)))
+        corpus = ladle.prepare(out / "sums.txt", out / "corpus", tokenizer="bytes")
+    # The feed comes after the arguments, which start the ranks: it deals each its own rows.
+    with corpus, ladle.Feed(corpus["train"], batch_size=8, block_size=64, seed=1) as feed:
         dataset = ladle.FeedDataset(feed, form="huggingface")
         torch.manual_seed(1)
         model = GPT2LMHeadModel(
