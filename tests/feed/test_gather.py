@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ladle
-from ladle.corpus.shard import SIZE_SECONDS, ArrayShard, Pool
-from ladle.corpus.split import Split
+from ladle.corpus.shard import ArrayShard, Pool
+from ladle.corpus.split import SIZE_SECONDS, Split
 from ladle.errors import FormatError, TokenError
 from ladle.feed import gather as module
 from ladle.feed.gather import by_shard, gather, read_rows

@@ -13,7 +13,6 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any, Protocol
 from weakref import ref
 
@@ -26,18 +25,20 @@ from ladle.errors import ClosedError, FormatError
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 PAGE = mmap.PAGESIZE
 MOST_MAPS = 16_384  # Linux gives a process 65 530 maps in all
-SIZE_SECONDS = 0.1  # `piece` takes a file's size as known for so long: asking costs as much as a row
 
 
 class Shard(Protocol):
-    """What a split needs of one. Starts and ends are tokens within the shard, never bytes."""
+    """What a split needs of one. Starts and ends are tokens within the shard, but for `piece`."""
 
     num_tokens: int
     where: str  # for messages: the file, or "memory"
     dtype: np.dtype[Any]  # of its tokens
 
-    def piece(self, first: int, end: int) -> memoryview:
-        """Tokens [first, end), verified, as their bytes: the quick way to one row. It may be let go at any time."""
+    def piece(self, first: int, end: int) -> memoryview | bytes:
+        """Bytes [first, end), verified: the quick way to one row. The file's size is taken as known: see check_size."""
+
+    def check_size(self) -> None:
+        """Raise FormatError for a file that became shorter since it was mapped: touching what is gone ends the process."""
 
     def tokens(self) -> Tokens:
         """All of them: a read-only 1-D view, little-endian; it never owns the bytes and may be let go at any time."""
@@ -71,8 +72,12 @@ class ArrayShard:
         self.num_tokens = len(array)
         self.dtype = array.dtype
 
-    def piece(self, first: int, end: int) -> memoryview:
-        return self._tokens[first:end].data
+    def piece(self, first: int, end: int) -> bytes:
+        size = self.dtype.itemsize
+        return self._tokens[first // size : end // size].tobytes()
+
+    def check_size(self) -> None:
+        pass
 
     def tokens(self) -> Tokens:
         return self._tokens
@@ -139,6 +144,25 @@ class _Map:
 class FileShard:
     """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
 
+    __slots__ = (
+        "__weakref__",
+        "_checked",
+        "_closed",
+        "_content",
+        "_map",
+        "_random",
+        "_self",
+        "_sums",
+        "_unchecked",
+        "dtype",
+        "num_bytes",
+        "num_tokens",
+        "path",
+        "pool",
+        "read_again",
+        "where",
+    )
+
     def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: Path | None) -> None:
         """path: the .bin file. sums: its .sums.npy, or None for foreign files, whose bytes cannot be checked."""
         self.path = path
@@ -151,7 +175,7 @@ class FileShard:
         self._self = ref(self)
         self._sums = sums
         self._map: _Map | None = None
-        self._size_known_until = 0.0
+        self._content: memoryview | None = None  # of the map
         self._random = False
         self._closed = False
         self._checked = bytearray()  # one bit a block
@@ -161,26 +185,29 @@ class FileShard:
         return self._mapped().tokens
 
     def piece(self, first: int, end: int) -> memoryview:
-        now = self._mapped()
-        if monotonic() > self._size_known_until:
-            self._check_size(now)
-        first, end = first * self.dtype.itemsize, end * self.dtype.itemsize
+        # Hundreds of shards do not stay in the processor's caches: as few objects as possible are touched here.
+        content = self._content
+        if content is None:
+            content = self._mapped().content
+        else:
+            self.read_again = True
         if self._unchecked:
-            todo = [
-                block
-                for block in range(first >> format.BLOCK_SHIFT, (end - 1 >> format.BLOCK_SHIFT) + 1)
-                if not (self._checked or self._begun())[block >> 3] >> (block & 7) & 1
-            ]
-            if todo:
-                self._check_blocks(now, np.array(todo, np.int64))
-        return now.content[first:end]
+            self._check_bytes(first, end)
+        return content[first:end]
+
+    def _check_bytes(self, first: int, end: int) -> None:
+        checked = self._checked or self._begun()
+        blocks = range(first >> format.BLOCK_SHIFT, (end - 1 >> format.BLOCK_SHIFT) + 1)
+        todo = [block for block in blocks if not checked[block >> 3] >> (block & 7) & 1]
+        if todo:
+            self._check_blocks(self._mapped(), np.array(todo, np.int64))
 
     def check(self, first: int, end: int) -> None:
         self.check_many(np.array([first], np.int64), end - first)
 
     def check_many(self, starts: npt.NDArray[np.int64], length: int) -> None:
         now = self._mapped()
-        self._check_size(now)
+        self.check_size()
         if self._unchecked == 0 or length < 1:
             return
         checked = np.frombuffer(self._checked or self._begun(), np.uint8)
@@ -194,8 +221,9 @@ class FileShard:
         self._checked = bytearray(-(-format.num_blocks(self.num_bytes) // 8))
         return self._checked
 
-    def _check_size(self, now: _Map) -> None:
-        if (size := now.file.size()) < self.num_bytes:  # fstat: touching what was cut off would kill the process
+    def check_size(self) -> None:
+        now = self._map
+        if now is not None and (size := now.file.size()) < self.num_bytes:  # fstat
             raise FormatError(
                 self.path,
                 None,
@@ -204,7 +232,6 @@ class FileShard:
                 f"{size} bytes",
                 "the file shrank while it was open; prepare it again",
             )
-        self._size_known_until = monotonic() + SIZE_SECONDS
 
     def _check_blocks(self, now: _Map, blocks: npt.NDArray[np.int64]) -> None:
         """blocks: int64 [k], ascending. Raises FormatError for the first that is not as it was written."""
@@ -254,11 +281,11 @@ class FileShard:
 
     def unmap(self) -> None:
         """Forget the map; it is released once no view of it is left. The next read maps the file again."""
-        self._map = None
+        self._map = self._content = None
 
     def close(self) -> None:
         self._closed = True
-        self._map = None
+        self._map = self._content = None
 
     def _mapped(self) -> _Map:
         now = self._map
@@ -267,6 +294,7 @@ class FileShard:
                 raise ClosedError(f"{self.where}: read after its corpus was closed")
             self.pool.make_room(self._self)
             now = self._map = self._open()
+            self._content = now.content
         else:
             self.read_again = True
         return now

@@ -40,32 +40,24 @@ def read_rows(split: Split, starts: I64, length: int) -> Tokens:
     if len(split.shards) == 1 and int(starts.max()) + length <= split.num_tokens:
         return _from_shard(split, 0, starts, length)
     shard_of = np.searchsorted(split.bases[1:-1], starts, side="right")
-    if starts.size < ROWS_A_SHARD * np.count_nonzero(np.bincount(shard_of)):
-        return _one_by_one(split, shard_of, starts, length)
-    rows = np.empty((starts.size, length), dtype=split.dtype)
-    for shard, chosen, inside in by_shard(split, starts):
-        fits = inside + length <= split.shards[shard].num_tokens
-        if fits.any():
-            rows[chosen[fits]] = _from_shard(split, shard, inside[fits], length)
-        if not fits.all():
-            over = chosen[~fits]
-            rows[over] = _one_by_one(split, shard_of[over], starts[over], length)
-    return rows
-
-
-def _one_by_one(split: Split, shard_of: I64, starts: I64, length: int) -> Tokens:
-    """Few rows a shard: as many pieces of bytes, joined."""
-    inside, dtype = (starts - split.bases[shard_of]).tolist(), split.dtype
-    pieces: list[memoryview | bytes] = []
-    for row, (shard, first) in enumerate(zip(shard_of.tolist(), inside, strict=True)):
-        source, end = split.shards[shard], first + length
-        if end <= source.num_tokens and source.dtype is dtype:
-            pieces.append(source.piece(first, end))
-        else:
+    inside = starts + length <= split.bases[shard_of + 1]
+    if not inside.all():
+        rows = np.empty((starts.size, length), dtype=split.dtype)
+        if inside.any():
+            rows[inside] = read_rows(split, starts[inside], length)
+        for row in np.flatnonzero(~inside).tolist():  # over a border, or past the end
             start = min(int(starts[row]), split.num_tokens)
-            known = split.read(start, min(split.num_tokens - start, length))
-            pieces.append(known.tobytes().ljust(length * dtype.itemsize, b"\0"))
-    return np.frombuffer(b"".join(pieces), dtype).reshape(starts.size, length)
+            known = min(split.num_tokens - start, length)
+            rows[row, :known] = split.read(start, known)
+            rows[row, known:] = 0
+        return rows
+    few = starts.size < 2 * ROWS_A_SHARD or starts.size < ROWS_A_SHARD * np.count_nonzero(np.bincount(shard_of))
+    if few and split.alike:
+        return np.frombuffer(b"".join(split.pieces(shard_of, starts, length)), split.dtype).reshape(starts.size, length)
+    rows = np.empty((starts.size, length), dtype=split.dtype)
+    for shard, chosen, first in by_shard(split, starts):
+        rows[chosen] = _from_shard(split, shard, first, length)
+    return rows
 
 
 def by_shard(split: Split, starts: I64) -> Iterator[tuple[int, I64, I64]]:

@@ -14,7 +14,6 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isfinite, lcm
 from numbers import Integral, Real
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,8 +22,6 @@ from ladle.order.permutation import I64
 
 TOTAL = 2**30  # the sum of the integer weights: 2 * TOTAL**2 still fits 64 bits
 MOST = 2**15  # sources: if all but one were raised to 1, the heaviest would still have most of its weight
-
-Number = TypeVar("Number", int, I64)
 
 
 def integer_weights(weights: Mapping[str, float]) -> dict[str, int]:
@@ -95,24 +92,27 @@ class Tree:
         """(source, which of the source's own units, from 0) of each unit. int64 [k] each."""
         if self.sources == 1:
             return np.zeros_like(units), units
+        # All repeats after as many units as the root weighs: what follows is below the weight of the node it is at.
+        total = int(self.weight[-1])
+        cycle, count = units // total, units % total
         source, own = np.empty((2, units.size), dtype=np.int64)
         at = np.arange(units.size, dtype=np.int64)  # the units that are still on their way down
-        node, count = np.full(units.size, self.weight.size - 1, dtype=np.int64), units
-        whole_of, half_of = self.weight[self.sources :], self.weight[self.left]
-        child_of = np.stack((self.right, self.left), axis=1).reshape(-1)
+        inner = np.full(units.size, self.left.size - 1, dtype=np.int64)
+        whole, half = 2 * self.weight[self.sources :], 2 * self.weight[self.left]
+        child = np.stack((self.right, self.left), axis=1).reshape(-1)
         while at.size:
-            inner = node - self.sources
-            whole, half = whole_of[inner], half_of[inner]
-            before, rest = _left_of(count, whole, half)
-            left = rest + 2 * half >= 2 * whole  # one unit more would be one more to the left
+            double = whole[inner]
+            before, rest = np.divmod(count * half[inner] + (double >> 1), double)  # to the left so far
+            left = rest + half[inner] >= double  # with one unit more it would be one more
             count = np.where(left, before, count - before)
-            node = child_of[2 * inner + left]
+            node = child[2 * inner + left]
             arrived = node < self.sources
             if arrived.any():
                 here, on_their_way = np.flatnonzero(arrived), np.flatnonzero(~arrived)
                 source[at[here]], own[at[here]] = node[here], count[here]
                 at, node, count = at[on_their_way], node[on_their_way], count[on_their_way]
-        return source, own
+            inner = node - self.sources
+        return source, own + cycle * self.weight[source]
 
     def counts(self, units: int) -> I64:
         """How many of the first `units` units each source gets. int64 [sources]."""
@@ -121,31 +121,23 @@ class Tree:
         total[-1] = units
         for node in range(len(weight) - 1, self.sources - 1, -1):  # parents come after their children
             heavy, light = left[node - self.sources], right[node - self.sources]
-            total[heavy], _ = _left_of(total[node], weight[node], weight[heavy])
+            total[heavy] = (2 * total[node] * weight[heavy] + weight[node]) // (2 * weight[node])
             total[light] = total[node] - total[heavy]
         return np.array(total[: self.sources], dtype=np.int64)
 
     def join(self, source: int, counts: I64) -> I64:
         """The inverse of split: the units that are this source's counts-th own ones. int64 [k]."""
-        node, count = source, np.asarray(counts, dtype=np.int64)
+        weight: list[int] = self.weight.tolist()
+        cycle, count, node = counts // weight[source], counts % weight[source], source
         while (above := int(self.parent[node])) >= 0:
-            whole, mine = int(self.weight[above]), int(self.weight[node])
-            cycle, place = np.divmod(count, mine)
             # The count-th unit that goes this way is the one at which the rounded share passes count + 1/2.
-            odd = (2 * place + 1) * whole
+            odd = (2 * count + 1) * weight[above]
             if node == int(self.left[above - self.sources]):
-                count = cycle * whole + -(-odd // (2 * mine)) - 1
+                count = -(-odd // (2 * weight[node])) - 1
             else:
-                count = cycle * whole + odd // (2 * mine)
+                count = odd // (2 * weight[node])
             node = above
-        return count
-
-
-def _left_of(units: Number, whole: Number, half: Number) -> tuple[Number, Number]:
-    """divmod(2 * units * half + whole, 2 * whole), never leaving 64 bits: the units sent to the left child, and the rest."""
-    cycle, place = divmod(units, whole)
-    sent, rest = divmod(2 * place * half + whole, 2 * whole)
-    return cycle * half + sent, rest
+        return cycle * weight[-1] + count
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladle.errors import ConfigError
-from ladle.order.permutation import I64, SMALL, U64, counter_hash, hash_key, multiply_high, permute
+from ladle.order.permutation import I64, SMALL, U64, counter_hash, hash_key, multiply_high, permute, whole_orders
 from ladle.order.stream import Kind, Order
 
 FEW = 64  # orders of fewer windows than this are sorted again rather than kept
@@ -64,7 +64,7 @@ class Orders:
 
     def _from_kept(self, source: I64, place: I64, n: I64, key: U64) -> I64:
         """permute(place, n, key), with each order sorted once an epoch: one source's units lie far apart among hundreds."""
-        by_source = np.argsort(source, kind="stable")
+        by_source = np.argsort(source.astype(np.uint16), kind="stable")  # MOST sources fit; NumPy sorts 16 bits by radix
         new = np.ones(source.size, dtype=np.bool_)
         new[1:] = (np.diff(source[by_source]) != 0) | (np.diff(key[by_source]) != 0)
         first = by_source[new]
@@ -72,18 +72,9 @@ class Orders:
         orders = [self._kept.get(turn[0], NONE) for turn in turns]
         unknown = [i for i, (turn, kept) in enumerate(zip(turns, orders, strict=True)) if kept[0] != turn[1]]
         sizes = n[first]
-        for i, order in zip(unknown, _whole(sizes[unknown], key[first[unknown]]), strict=True):
+        for i, order in zip(unknown, whole_orders(sizes[unknown], key[first[unknown]]), strict=True):
             self._kept[turns[i][0]] = orders[i] = (turns[i][1], order)
         begins = np.cumsum(sizes) - sizes
         window = np.empty_like(place)
         window[by_source] = np.concatenate([order for _, order in orders])[begins[np.cumsum(new) - 1] + place[by_source]]
         return window
-
-
-def _whole(sizes: I64, keys: U64) -> list[NDArray[np.uint16]]:
-    """The order of every key, whole. sizes: of each, at most SMALL."""
-    ends = np.cumsum(sizes)
-    begins = ends - sizes
-    place = np.arange(sizes.sum()) - np.repeat(begins, sizes)
-    orders = permute(place, np.repeat(sizes, sizes), np.repeat(keys, sizes)).astype(np.uint16)
-    return [orders[begin:end].copy() for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]

@@ -245,24 +245,48 @@ def _sort(index: I64, n: I64, key: U64, *, inverse: bool) -> I64:
 
 def _from_rows(index: I64, row: I64, n: I64, key: U64, *, inverse: bool) -> I64:
     """index, row: int64 [k], the row being a place in n and key (one of each for every row of hashes)."""
-    numbers = np.arange(int(n.max()))
-    hashes = counter_hash(numbers, key[:, np.newaxis])
-    least = int(n.min())
-    hashes[:, least:][numbers[least:] >= n[:, np.newaxis]] = _MASK  # no hash is larger, so a row begins with its own n
-    hashes.sort(axis=1)
+    hashes = _sorted_hashes(n, key)
     if not inverse:
-        value = _unmix64(hashes[row, index])
-        value -= key[row]
-        value *= _G_INVERSE
-        return (value - np.uint64(1)).view(np.int64)
+        return _numbers(hashes[row, index], key[row])
     wanted = counter_hash(index, key[row])
     place = np.zeros(index.size, dtype=np.int64)  # how many of the row's hashes are smaller, by halving
     step = SMALL
     while step:
-        further = minimum(place + step, numbers.size)
+        further = minimum(place + step, hashes.shape[1])
         place = np.where(hashes[row, further - 1] < wanted, further, place)
         step //= 2
     return place
+
+
+def whole_orders(n: I64, key: U64) -> list[NDArray[np.uint16]]:
+    """permute(arange(n), n, key) for each n and its key, every n at most 1 024. n: int64 [k]; key: uint64 [k]."""
+    orders: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)] * n.size
+    by_size = np.argsort(n, kind="stable")  # rows sorted together then waste little
+    rows_at_once = BLOCK // SMALL
+    for low in range(0, n.size, rows_at_once):
+        some = by_size[low : low + rows_at_once]
+        numbers = _numbers(_sorted_hashes(n[some], key[some]), key[some, np.newaxis]).astype(np.uint16)
+        for place, row in zip(some.tolist(), numbers, strict=True):
+            orders[place] = row[: n[place]].copy()
+    return orders
+
+
+def _sorted_hashes(n: I64, key: U64) -> U64:
+    """counter_hash(0 .. n - 1) of each key, ascending: uint64 [k, largest n]; what follows a row's own n is the largest word."""
+    numbers = np.arange(int(n.max()))
+    hashes = counter_hash(numbers, key[:, np.newaxis])
+    least = int(n.min())
+    hashes[:, least:][numbers[least:] >= n[:, np.newaxis]] = _MASK  # no hash is larger
+    hashes.sort(axis=1)
+    return hashes
+
+
+def _numbers(hashes: U64, key: U64) -> I64:
+    """The numbers that these are counter_hash of."""
+    value = _unmix64(hashes)
+    value -= key
+    value *= _G_INVERSE
+    return (value - np.uint64(1)).view(np.int64)
 
 
 def multiply_high(word: U64, bound: int | I64) -> I64:
