@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -91,6 +90,23 @@ def test_wide_ids_arrive_whole():
     assert first.y[0].tolist() == ids[1:5].tolist()
 
 
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_a_batch_pickles_whatever_was_written_into_it(framework):
+    batch = feed_of(framework=framework).at(195)  # an epoch's end
+    whole = (batch.x.tolist(), batch.y.tolist())
+    again = pickle.loads(pickle.dumps(batch))
+    assert (again.x.tolist(), again.y.tolist()) == whole
+    assert type(again.x) is type(batch.x)
+    batch.x[1, 2], batch.x[0, 0], batch.y[0, 4], batch.y[2, 0] = -7, 2**53 + 1, 2**40, 9
+    again = pickle.loads(pickle.dumps(batch))
+    assert (again.x.tolist(), again.y.tolist()) == (batch.x.tolist(), batch.y.tolist())
+
+
+def test_a_batch_takes_two_bytes_an_id_on_its_way():
+    batch = next(feed_of(70_000, batch_size=64, block_size=1000))
+    assert len(pickle.dumps(batch)) < 64 * 1001 * 2 + 2000
+
+
 @pytest.mark.parametrize("num_workers", [0, 2, 3])
 def test_more_workers_than_batches_and_one_batch_an_epoch(num_workers):
     dataset = ladle.FeedDataset(feed_of(11))
@@ -135,6 +151,15 @@ def test_independent_windows_have_no_end(num_workers):
 def test_ranks_are_the_feeds_business(num_workers):
     parts = [digests(loader(ladle.FeedDataset(feed_of(rank=rank, world_size=3)), num_workers)) for rank in range(3)]
     assert [sum(each) % 2**64 for each in zip(*parts, strict=True)] == epochs(1)[0]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_two_evaluations_see_the_same_batches(num_workers):
+    dataset = ladle.FeedDataset(feed_of(order="sequential"))
+    first, second = ([batch.x.tolist() + batch.y.tolist() for batch in loader(dataset, num_workers)] for _ in range(2))
+    assert first[:-1] == second[:-1]  # the last one is completed by rows of the pass after it, masked
+    targets = [[y for batch in loader(dataset, num_workers) for y in batch.y[batch.y >= 0].tolist()] for _ in range(2)]
+    assert targets == [list(range(1, 203))] * 2
 
 
 def test_exclusions_go_with_the_feed():
@@ -526,9 +551,7 @@ def test_a_note_that_is_half_written_is_not_believed():
 
 def stateful(dataset, num_workers=0, **options):
     module = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed: pip install torchdata")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return module.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
+    return module.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
 
 
 @pytest.mark.peer

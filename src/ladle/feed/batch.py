@@ -115,21 +115,28 @@ class Batch:
 
         So any number of batches may be kept. What arrives is torch's where it was, else NumPy's.
         """
-        torch = hasattr(self.x, "cpu")
-        block = np.stack([self._on_host(part) for part in self])
-        if block.size == 0 or block.max() < 2**31:
-            block = block.astype(np.int32)
         place = self.position, self.next_position, self.num_targets, self.rows, self.starts
-        return _unpacked, (torch, block, *place, self.state, self._digest)
+        packed = _packed(*(self._on_host(part) for part in self))
+        return _arrived, (hasattr(self.x, "cpu"), *packed, *place, self.state, self._digest)
 
     def __repr__(self) -> str:
         rows, T = self.x.shape
         return f"Batch(position={self.position}, rows={rows}, block_size={T}, num_targets={self.num_targets})"
 
 
-def _unpacked(torch: bool, block: NDArray[Any], *args: Any) -> Batch:
-    wide = block.astype(np.int64)
-    x, y = wide[0], wide[1]
+def _packed(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[Any]]:
+    """x and y, (rows, T) each, as (rows of T + 1 ids, where y is not its row's next id, what y is there)."""
+    rows = np.concatenate([x, np.maximum(y[:, -1:], 0)], axis=1)
+    places = np.flatnonzero(y != rows[:, 1:])
+    low, high = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
+    return rows.astype(np.min_scalar_type(high) if low >= 0 else np.int64), places, y.reshape(-1)[places]
+
+
+def _arrived(torch: bool, ids: NDArray[Any], places: NDArray[np.intp], values: NDArray[Any], *args: Any) -> Batch:
+    block = np.empty((2, ids.shape[0], ids.shape[1] - 1), dtype=np.int64)
+    block[0], block[1] = ids[:, :-1], ids[:, 1:]
+    block[1].reshape(-1)[places] = values
+    x, y = block[0], block[1]
     if torch:
         from torch import from_numpy
 
