@@ -180,6 +180,18 @@ def test_exclusions_go_with_the_feed():
     assert [(batch.digest, batch.num_targets, batch.state) for batch in again.epoch()] == wanted
 
 
+def test_a_feed_pickles_with_its_position_its_rank_and_its_stages():
+    ids = np.arange(300, dtype=np.uint16)
+    sources = {"a": ladle.from_ids(ids), "b": ladle.from_ids(ids[:120])}
+    mixture = ladle.Mixture(sources, stages=[(200, {"a": 3, "b": 1}), (None, {"a": 1, "b": 2})])
+    with ladle.Feed(mixture, batch_size=6, block_size=5, seed=4, rank=1, world_size=2, prefetch=2) as feed:
+        digests(next(feed) for _ in range(9))
+        with pickle.loads(pickle.dumps(feed)) as again:
+            assert again.state_dict() == feed.state_dict()
+            assert again.shape == feed.shape
+            assert digests(next(again) for _ in range(20)) == digests(next(feed) for _ in range(20))
+
+
 @pytest.mark.slow
 def test_spawned_workers_open_the_corpus_themselves(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"line {i} of a small text\n" for i in range(300)))
