@@ -483,6 +483,18 @@ def test_a_batch_moves_to_another_device():
     assert (moved.state, moved.num_targets, moved.rows) == (batch.state, batch.num_targets, batch.rows)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: pinning needs one")
+@pytest.mark.parametrize("form", ["batch", "huggingface"])
+def test_a_loader_pins_what_it_delivers(form):
+    wanted = list(loader(ladle.FeedDataset(feed_of(), form=form)))
+    for found, right in zip(loader(ladle.FeedDataset(feed_of(), form=form), 2, pin_memory=True), wanted, strict=True):
+        x = found["labels"] if form == "huggingface" else found.y
+        assert x.is_pinned()
+        moved = found.to("cuda", non_blocking=True)
+        assert torch.equal((moved["labels"] if form == "huggingface" else moved.y).cpu(), x)
+        assert found.state == right.state == moved.state
+
+
 # --- random states ---
 
 
