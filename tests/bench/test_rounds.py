@@ -246,3 +246,21 @@ def test_documents_may_be_joined_only_at_their_ends(tmp_path):
         draw = Slices(tokens, lambda x, y: (np.tile(cut[:-1], (B, 1)), np.tile(cut[1:], (B, 1))), at=False)
         with pytest.raises(UnequalOutput, match="expected a stretch"):
             compare([contender(draw, joins=True)], corpus["train"], batch_size=B, block_size=T, rounds=1)
+
+
+def test_a_document_s_piece_may_begin_as_another_does(tmp_path):
+    for number, text in enumerate(("        if a:", "        if b:", "        return c" * 3)):
+        (tmp_path / f"{number}.py").write_text(text)
+    with ladle.prepare([tmp_path], tmp_path / "corpus", tokenizer="bytes", val_fraction=0) as corpus:
+        split = corpus["train"]
+        joined = np.append(split.read(13 + 1, 14), split.read(14 + 14, T))[: T + 1].astype(np.int64)  # the second, then the third
+        wrong = joined.copy()
+        wrong[-1] = ord("?")
+        for row, outcome in ((joined, None), (wrong, "expected a stretch")):
+            draw = Slices(row, lambda x, y, row=row: (np.tile(row[:-1], (B, 1)), np.tile(row[1:], (B, 1))), at=False)
+            draw._rows = lambda starts, draw=draw: draw.spoil(None, None)
+            if outcome is None:
+                compare([contender(draw, joins=True)], split, batch_size=B, block_size=T, rounds=1, turn_seconds=0.0)
+            else:
+                with pytest.raises(UnequalOutput, match=outcome):
+                    compare([contender(draw, joins=True)], split, batch_size=B, block_size=T, rounds=1)

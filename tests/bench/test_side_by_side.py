@@ -65,6 +65,16 @@ def test_a_nanogpt_folder_and_a_corpus_of_several_shards_are_measured_too(tmp_pa
     assert "train-00002.bin" in capsys.readouterr().out  # the largest of the three
 
 
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_a_text_that_repeats_itself_is_measured(tmp_path, block_size, capsys):
+    """Code indents: the ids at a row's beginning stand in a thousand other places too."""
+    lines = [f"{' ' * 4 * (number % 5 + 1)}return {number}" for number in range(2000)]
+    (tmp_path / "code.py").write_text("\n".join(lines))
+    ladle.prepare([tmp_path / "code.py"], tmp_path / "corpus", tokenizer="bytes", val_fraction=0).close()
+    assert main(["bench", "feed", str(tmp_path / "corpus"), "--shapes", f"12x{block_size}", "--rounds", "1"]) == 0
+    assert NANOGPT in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

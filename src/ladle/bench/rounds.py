@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ladle.corpus.split import Split
 
 I64 = NDArray[np.int64]
-HEAD = 8  # ids that a row is looked up by
+HEAD = 8  # ids that a document's piece is looked up by
 
 
 class UnequalOutput(RuntimeError):  # noqa: N818  it names what is wrong
@@ -164,30 +164,30 @@ def _same(what: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
 
 def _occurs(split: Split, ids: NDArray[Any], *, joined: bool) -> bool:
     """Whether these ids stand in the split in a row; joined: or are documents' pieces, each but the last up to its end."""
-    ends = split.document_ends() if joined else np.array([split.num_tokens])
-    while ids.size:
-        heads = range(HEAD if not joined else 1, HEAD + 1)  # a document may end within the first few ids
-        start = next((place for k in reversed(heads) if (place := _find(split, ids[:k])) is not None), None)
-        if start is None:
-            return False
-        count = min(ids.size, int(ends[np.searchsorted(ends, start, side="right")]) - start)
-        if not np.array_equal(split.read(start, count), ids[:count]):
-            return False
-        ids = ids[count:]
-    return True
+    if not joined:
+        return next(_places(split, ids), None) is not None
+    return _pieces(split, ids, split.document_ends())
 
 
-def _find(split: Split, ids: NDArray[Any]) -> int | None:
-    """The first token from which these ids stand in the split."""
+def _pieces(split: Split, ids: NDArray[Any], ends: NDArray[Any]) -> bool:
+    for k in range(min(HEAD, ids.size), 0, -1):  # a document may end within the first few ids
+        for start in _places(split, ids[:k]):
+            count = min(ids.size, int(ends[np.searchsorted(ends, start, side="right")]) - start)
+            if np.array_equal(split.read(start, count), ids[:count]) and (count == ids.size or _pieces(split, ids[count:], ends)):
+                return True
+    return False
+
+
+def _places(split: Split, ids: NDArray[Any]) -> Iterator[int]:
+    """Every token from which these ids stand in the split: text repeats itself, so the first may not be the one meant."""
     wanted, step, size = ids.tobytes(), 1 << 24, split.dtype.itemsize
     for start in range(0, split.num_tokens, step):
-        piece = split.read(start, min(step + ids.size, split.num_tokens - start)).tobytes()
+        piece = split.read(start, min(step + ids.size - 1, split.num_tokens - start)).tobytes()
         place = piece.find(wanted)
-        while place >= 0 and place % size:
+        while place >= 0:
+            if place % size == 0:
+                yield start + place // size
             place = piece.find(wanted, place + 1)
-        if place >= 0:
-            return start + place // size
-    return None
 
 
 def _bytes_read() -> int:
