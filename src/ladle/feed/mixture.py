@@ -33,7 +33,7 @@ class Mixture:
     max_epochs: the most often any source may be seen; a feed with `total_tokens=` that would exceed it is refused.
 
     After every window each source has had its share but for less than 1.68 windows; nothing is drawn by lot. A source
-    that runs out wraps into its next epoch, in a new order: `feed.shares()` counts it. A mixture itself has no epoch.
+    that runs out wraps into its next epoch, in a new order: `feed.report()` counts it. A mixture itself has no epoch.
     Raises ConfigError for weights that are zero, negative, not finite or of unknown names, for an unused source, and for
     sources of different tokenizers; a feed raises it for a source smaller than one window.
     """
@@ -127,6 +127,12 @@ class Mixture:
             raise ConfigError("tail: expected 'cover' or 'drop' in a mixture, found 'pad'")
         if recipe.order == "random":
             recipe.refuse("with order='random'", INDEPENDENT, "tail", "epoch_offset")
+        for name, split in zip(self.names, self.splits, strict=True):
+            if split.num_tokens <= recipe.window:
+                raise ConfigError(
+                    f"sources: {name}: expected at least {recipe.window + 1} tokens for windows of {recipe.window}, "
+                    f"found {split.num_tokens}; leave it out, or use a smaller block_size"
+                )
         stages = [(self._first_unit(number, recipe.window), weights) for number, weights in enumerate(self._weights)]
         return MixedStream(
             Stages(self.names, stages),
