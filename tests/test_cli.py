@@ -69,7 +69,20 @@ def test_help_exits_with_0_and_mistakes_with_2(capsys):
         with pytest.raises(SystemExit) as caught:
             cli.main(argv)
         assert caught.value.code == code
-    assert "unrecognized arguments: --nope" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1] == "ladle: unrecognized arguments: --nope; see `ladle --help`"
+
+
+def test_a_mistyped_command_is_one_line(capsys):
+    for argv, message in (
+        (["prepare"], "ladle: the following arguments are required: INPUT, OUT; see `ladle prepare --help`\n"),
+        (
+            ["train", "x", "--out", "y", "--steps", "z"],
+            "ladle: argument --steps: invalid int value: 'z'; see `ladle train --help`\n",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(argv)
+        assert capsys.readouterr().err == message
 
 
 def test_prepare_inspect_verify(book, capsys):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ladle import __version__
 from ladle.errors import ConfigError, LadleError, TextError
@@ -55,12 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
+    top = _Parser(prog="ladle", description="Feeds language models: text in, tokens on disk, batches out.")
     top.add_argument("--version", action="version", version=f"ladle {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (_prepare, _inspect, _verify, _show, _audit, _train, _diff_runs, _bench):
         add(commands)
     return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """One that says what is wrong in one line, without the usage before it. A command's parser is one too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"ladle: {message}; see `{self.prog} --help`\n")
 
 
 def command(commands: Commands, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -384,11 +391,13 @@ def _train(commands: Commands) -> None:
     add.add_argument("--resume", action="store_true", help="continue from the newest checkpoint in DIR, if there is one")
     add.add_argument("--preset", default="cpu-small", choices=sorted(PRESETS), help="what the options below begin with")
     add.add_argument("--threads", type=int, metavar="N", help="threads of torch on the CPU (default: torch's own choice)")
-    options = add.add_argument_group("options", "each changes one value of the preset")
-    kinds = {"int": int, "float": float, "str": str}
+    options = add.add_argument_group("options", "each changes one value of the preset; in brackets cpu-small's")
+    kinds, usual = {"int": int, "float": float, "str": str}, TrainConfig.preset("cpu-small")
     for field in fields(TrainConfig):
         flag, kind = "--" + field.name.replace("_", "-"), str(field.type).removesuffix(" | None")
         more: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": field.metadata["help"]}
+        if (value := getattr(usual, field.name)) is not None:
+            more["help"] += f" [{('no', 'yes')[value] if kind == 'bool' else value}]"
         if kind == "bool":
             options.add_argument(flag, action=argparse.BooleanOptionalAction, **more)
         else:

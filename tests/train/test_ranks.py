@@ -193,4 +193,7 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["train", "--help"])
     assert caught.value.code == 0
-    assert "torchrun --nproc-per-node 2 -m ladle train" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "torchrun --nproc-per-node 2 -m ladle train" in out
+    assert "tokens a row (T) [64]" in out
+    assert "biases in linear layers and norms [no]" in out
