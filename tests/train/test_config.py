@@ -94,6 +94,13 @@ def test_resuming_names_every_value_that_may_not_change() -> None:
     )
 
 
+def test_a_longer_run_is_told_which_decay_to_keep() -> None:
+    saved = TrainConfig(steps=20).to_dict()
+    assert TrainConfig(steps=40, decay_steps=20).check_resumes(saved) == []
+    with pytest.raises(StateError, match=r"decay_steps: expected 20, found 40 \(the number of steps, as none was given\); give"):
+        TrainConfig(steps=40).check_resumes(saved)
+
+
 def test_resuming_allows_what_leaves_the_stream_alone_and_says_what_moves_the_last_bits() -> None:
     saved = TrainConfig().to_dict()
     assert TrainConfig(eval_every=1, keep=9, sample_tokens=0, prefetch=0).check_resumes(saved) == []

@@ -201,7 +201,7 @@ def test_a_changed_batch_size_continues_at_the_next_row(whole: Path, tmp_path: P
     train(splits(), tmp_path / "run", replace(SMALL, batch_size=3), resume=True, writer=writer)
     positions = [line["position"] for line in lines(tmp_path / "run") if "loss" in line]
     assert positions == [0, 48, 96, 144, *(192 + 24 * i for i in range(8))]
-    assert "changed since: batch_size; the batches are the same, the losses only to rounding" in writer.getvalue()
+    assert "changed since: batch_size; the rows are the same, from the next one on in other batches" in writer.getvalue()
 
 
 def test_a_longer_run_goes_on(whole: Path, tmp_path: Path) -> None:

@@ -150,7 +150,10 @@ class TrainConfig:
             theirs["decay_steps"] = theirs.get("steps")
         wrong = [name for name in mine if name not in FREE and mine[name] != theirs.get(name)]
         if wrong:
-            told = "; ".join(f"{name}: expected {theirs.get(name)!r}, found {mine[name]!r}" for name in wrong)
+            by_default = {"decay_steps": " (the number of steps, as none was given)"} if self.decay_steps is None else {}
+            told = "; ".join(
+                f"{name}: expected {theirs.get(name)!r}, found {mine[name]!r}{by_default.get(name, '')}" for name in wrong
+            )
             raise StateError(f"the checkpoint was made under another configuration: {told}; give it the same, or train anew")
         return [name for name in NUMERICS if mine[name] != theirs.get(name)]
 

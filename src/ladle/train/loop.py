@@ -120,7 +120,9 @@ class _Run:
             then = saved.run["made_with"]
             changed += [name for name, value in _made_with(ranks).items() if then.get(name) != value]
             notes.append(f"resumed from {found}")
-            if changed:
+            if "batch_size" in changed:
+                notes.append(f"changed since: {', '.join(changed)}; the rows are the same, from the next one on in other batches")
+            elif changed:
                 notes.append(f"changed since: {', '.join(changed)}; the batches are the same, the losses only to rounding")
         for p in self.model.parameters():
             ranks.share(p.data)
