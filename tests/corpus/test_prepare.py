@@ -290,7 +290,7 @@ def test_documents_of_nothing_are_left_out_and_counted(tmp_path):
     with ladle.prepare(write(tmp_path / "in", texts), tmp_path / "out", tokenizer="bytes", val_fraction=0) as corpus:
         assert documents(corpus["train"]) == [[32, 256], [97, 256]]
         assert corpus.summary.empty_documents == 2
-        assert "2 documents of nothing left out" in str(corpus.summary)
+        assert "2 empty documents left out" in str(corpus.summary)
 
 
 @pytest.mark.parametrize("texts", [[""], ["", b"\xef\xbb\xbf"]])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -176,5 +177,11 @@ def test_inspect(folder, tmp_path):
     with ladle.open(tmp_path) as corpus:
         text = inspect(corpus)
     assert "nanogpt folder" in text
+    assert "tokenizer        unknown" in text
     assert "train            4 tokens, documents unknown, 1 shard\n" in text
+    found = {"vocab_size": 2, "itos": {0: "a", 1: "b"}, "stoi": {"a": 0, "b": 1}}
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps(found))
+    np.array([0, 1, 1], dtype=np.uint16).tofile(tmp_path / "train.bin")
+    with ladle.open(tmp_path) as corpus:
+        assert "tokenizer        chars" in inspect(corpus)
     assert "fingerprint      sampled:" in text

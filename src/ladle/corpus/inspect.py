@@ -13,7 +13,8 @@ def inspect(corpus: Corpus) -> str:
     made = manifest.get("made") or {}
     ours = manifest["format"] == format.FORMAT
     lines = [f"{corpus.path}: {manifest['format']}" + (f" version {manifest['version']}" if ours else " folder")]
-    lines.append(_line("tokenizer", made.get("tokenizer") or (manifest.get("tokenizer") or {}).get("kind") or "unknown"))
+    kind = (manifest.get("tokenizer") or {}).get("kind") if ours else getattr(corpus.tokenizer, "name", None)
+    lines.append(_line("tokenizer", made.get("tokenizer") or kind or "unknown"))
     lines.append(_line("vocabulary", "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"))
     lines.append(_line("dtype", f"{manifest['dtype']}, little-endian"))
     if ours:

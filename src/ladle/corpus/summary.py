@@ -79,7 +79,7 @@ class Summary:
             for name, split in sorted(self.splits.items())
         ]
         if self.empty_documents:
-            lines.append(f"  {plural(self.empty_documents, 'document')} of nothing left out")
+            lines.append(f"  {plural(self.empty_documents, 'empty document')} left out")
         if self.skipped_files:
             lines.append(f"  {plural(self.skipped_files, 'file')} left out: not UTF-8")
         if self.replaced:
