@@ -107,6 +107,21 @@ def test_an_epoch_hands_out_every_target_once(cut, epoch, data):
         assert handed_out.tolist() == list(range(cut.targets))
 
 
+def test_rows_are_planned_ahead_once_batches_follow_each_other(monkeypatch):
+    """The first batch, also of a resumed run, waits for its own rows alone."""
+    made = plan(Windows(num_tokens=10**9, window=8), 4)
+    asked = []
+    real = made.stream.spans
+    monkeypatch.setattr(made.stream, "spans", lambda first, count: asked.append((first * 2, count * 2)) or real(first, count))
+    for first in (10**6, 10**6 + 64, *range(10**6 + 128, 10**6 + 64 * 60, 64), 5, 1000 * 64):
+        made.rows(first, 64)
+    assert asked == [(10**6, 64), (10**6 + 64, AHEAD), (4, 66), (64_000, 64)]
+    asked.clear()
+    for first in range(0, 20_000, 64 * 8):  # a worker's share: every eighth batch
+        made.rows(first, 64)
+    assert len(asked) < 8
+
+
 def test_kept_rows_cannot_be_written_into():
     for T in (4, 8):
         rows = plan(Windows(num_tokens=100, window=8), T).rows(0, 4)

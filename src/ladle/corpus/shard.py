@@ -144,25 +144,6 @@ class _Map:
 class FileShard:
     """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
 
-    __slots__ = (
-        "__weakref__",
-        "_checked",
-        "_closed",
-        "_content",
-        "_map",
-        "_random",
-        "_self",
-        "_sums",
-        "_unchecked",
-        "dtype",
-        "num_bytes",
-        "num_tokens",
-        "path",
-        "pool",
-        "read_again",
-        "where",
-    )
-
     def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: Path | None) -> None:
         """path: the .bin file. sums: its .sums.npy, or None for foreign files, whose bytes cannot be checked."""
         self.path = path

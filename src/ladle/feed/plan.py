@@ -34,7 +34,7 @@ class Plan:
     """
 
     def __init__(self, stream: Stream, block_size: int, ahead: int = AHEAD) -> None:
-        """ahead: rows to compute at least; 1 where single batches are looked at."""
+        """ahead: rows to compute at least, where batches follow each other; 1 where single ones are looked at."""
         if block_size < 1 or stream.window % block_size:
             raise ConfigError(f"block_size: expected a divisor of the window {stream.window}, found {block_size}")
         if stream.whole_rows and block_size != stream.window:
@@ -48,7 +48,9 @@ class Plan:
         for low, block in self._blocks:
             if low <= first and first + count <= low + block.start.size:
                 return block.part(first - low, first - low + count)
-        block = self._compute(first, max(self._ahead, count))
+        # Ahead only once batches are seen to follow each other: the first batch of a resumed run waits for its own rows alone.
+        following = any(low <= first <= low + block.start.size + self._ahead for low, block in self._blocks)
+        block = self._compute(first, max(self._ahead, count) if following else count)
         self._blocks = [(first, block), *self._blocks[:1]]  # two: the rows now, and those the kernel is told of
         return block.part(0, count)
 
