@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import ladle
 from ladle import cli
 
 ROOT = Path(__file__).parents[2]
@@ -53,13 +54,17 @@ def test_the_code_runs(tmp_path, monkeypatch):
     (tmp_path / "books").mkdir()
     for number in range(120):
         (tmp_path / "books" / f"{number}.txt").write_text(f"Book {number}. " + "It was a dark night. " * 20)
-    (code,) = blocks("README.md", "python")
-    for written, here in (('"cuda"', '"cpu"'), ("batch_size=64", "batch_size=4"), ("block_size=1024", "block_size=32")):
-        assert written in code
-        code = code.replace(written, here)
-    assert "for batch in feed:\n" in code
+    ladle.prepare(tmp_path / "books", tmp_path / "data" / "code", val_fraction=0).close()
     names = {}
-    exec(code.replace("in feed:", "in [next(feed)]:"), names)
+    first, second = blocks("README.md", "python")
+    assert "for batch in feed:\n" in first
+    for code in (first.replace("in feed:", "in [next(feed)]:"), second):
+        for written, here in (('"cuda"', '"cpu"'), ("batch_size=64", "batch_size=4"), ("block_size=1024", "block_size=32")):
+            assert written in code
+            code = code.replace(written, here)
+        exec(code, names)
     names["feed"].close()
     assert names["x"].shape == names["y"].shape == (4, 32)
     assert (names["x"][:, 1:] == names["y"][:, :-1]).all()
+    assert names["spans"][0].origin.source.endswith(".txt")
+    assert any(row.targets for row in names["rows"])
