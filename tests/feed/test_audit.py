@@ -179,7 +179,7 @@ def test_as_text():
     assert str(certificate) == (
         f"recipe {feed.history.at(208)[0]}, corpus {split_of().fingerprint[:32]}: 208 slots in windows of 8\n"
         "101 tokens, 26 windows, 2 whole epochs\n"
-        "  each token after the first was a target exactly once in each epoch\n"
+        "  each token after the first was handed out exactly once in each epoch, the excluded masked\n"
         "  tokens  2 x 101 = 150 trained + 50 excluded + 2 first + 0 dropped\n"
         "  slots   208 = 150 trained + 58 masked (50 excluded) + 0 padded\n"
         f"digest {certificate.digest}"
@@ -363,6 +363,6 @@ def test_lengths_that_cannot_be(lengths, message):
 def test_a_mixture_has_no_epochs(lengths):
     found = lengths.get("epochs")
     with pytest.raises(
-        ConfigError, match=rf"^audit: expected total_tokens= for a mixture, found epochs={found}: it has no epochs"
+        ConfigError, match=rf"^audit: expected a feed made with total_tokens= for a mixture, found epochs={found}: it has no epochs"
     ):
         feed_of(mixture_of()).audit(**lengths)

@@ -70,7 +70,11 @@ class Account:
         if self.epochs is not None:
             lines[0] += f", {plural(epochs, 'whole epoch')}" + ", and a part of the next" * (self.partial > 0)
         if self.exact:
-            lines.append("  each token after the first was a target exactly once in each epoch")
+            handed = "handed out" if self.excluded else "a target"
+            lines.append(
+                f"  each token after the first was {handed} exactly once in each epoch"
+                + ", the excluded masked" * bool(self.excluded)
+            )
         elif self.times:
             told = ", ".join(f"{targets:,} {often(number)}" for number, targets in self.times.items())
             lines.append(f"  of {N - 1:,} targets{' an epoch' * bool(epochs)}: {told}")
@@ -188,7 +192,9 @@ def _units(feed: Feed, epochs: int | None, total_tokens: int | None) -> int:
     if total_tokens is not None:
         return -(-integer("total_tokens", total_tokens, 1) // W)
     if isinstance(source, Mixture):
-        raise ConfigError(f"audit: expected total_tokens= for a mixture, found epochs={epochs}: it has no epochs of its own")
+        raise ConfigError(
+            f"audit: expected a feed made with total_tokens= for a mixture, found epochs={epochs}: it has no epochs of its own"
+        )
     per_epoch = feed.stream.units_per_epoch or -(-(source.num_tokens - 1) // W)
     return integer("epochs", 1 if epochs is None else epochs, 1, LARGEST // (per_epoch * W)) * per_epoch
 
