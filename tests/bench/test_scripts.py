@@ -83,3 +83,21 @@ def test_start(tmp_path):
     out = script("start", "--repeats", "1", "--scratch", str(tmp_path))
     assert "first batch, 10^12 tokens, shuffled" in out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_mixture(tmp_path):
+    out = script("mixture", "--tokens", "9000000", "--rounds", "1", "--scratch", str(tmp_path))
+    assert out.count("| 300 sources |") == out.count("| 2 sources |") == 2
+    assert "300 sources, skewed weights, 900 to 1,024 windows each, epoch_offset" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_resume(tmp_path):
+    words = ("--tokens", "2000000", "--repeats", "1", "--steps", "5,40", "--scratch", str(tmp_path))
+    out = script("resume", *words)
+    assert "| Ladle |" in out
+    assert "| NO |" not in out
+    assert "1,000,000,000" in out
+    assert not list(tmp_path.iterdir())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -90,6 +90,7 @@ class History:
             Amendment(from_position=one["from_position"], content={"exclude": digest(canonical(one["documents"]))}, corpora={})
             for one in exclusions.to_list()
         )
+        self._hashes: dict[int, tuple[str, str]] = {}  # by how many amendments act
         self.amendments = tuple(sorted((*stages, *excluded), key=lambda a: (a.from_position, canonical(a.content))))
 
     def excluding(self, exclusions: Exclusions) -> History:
@@ -98,7 +99,12 @@ class History:
 
     def at(self, position: int) -> tuple[str, str]:
         """(recipe hash, corpus fingerprint) of what acts before a position. Amendments at or after it change neither."""
-        acting = [one for one in self.amendments if one.from_position < position]
+        count = sum(one.from_position < position for one in self.amendments)
+        if count not in self._hashes:  # every batch carries a state, and hundreds of sources take a while to hash
+            self._hashes[count] = self._hash(self.amendments[:count])
+        return self._hashes[count]
+
+    def _hash(self, acting: Sequence[Amendment]) -> tuple[str, str]:
         corpora = dict(self._start.corpora)
         for one in acting:
             corpora.update(one.corpora)
