@@ -401,3 +401,10 @@ def test_a_hundred_million_windows_cost_the_ids_and_no_more():
     assert measured["windows"] == 10**8 - 256
     assert measured["peak_mb"] < 300
     assert measured["seconds"] < 5
+
+
+def test_pinning_is_no_matter_where_there_is_no_accelerator():
+    """A5-01: torch warns at each epoch, and warnings are errors here."""
+    pinned = ladle.create_dataloader("abcdefgh" * 8, 2, 4, 4, tokenizer="bytes", pin_memory=True)
+    plain = ladle.create_dataloader("abcdefgh" * 8, 2, 4, 4, tokenizer="bytes")
+    assert all(torch.equal(x, a) and torch.equal(y, b) for (x, y), (a, b) in zip(pinned, plain, strict=True))

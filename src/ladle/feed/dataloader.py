@@ -213,6 +213,8 @@ def create_dataloader(  # noqa: PLR0917  the order that its readers type
     if options.get("generator") is None:  # or torch would draw each epoch's worker seed from the global one
         options["generator"] = torch.Generator().manual_seed(hash_key("workers", seed))
     options.setdefault("collate_fn", collate)
+    if not torch.accelerator.is_available():  # nothing to pin for, and torch would warn of it at each epoch
+        options.pop("pin_memory", None)
     return DataLoader(dataset, num_workers=num_workers, **options)
 
 
