@@ -122,6 +122,28 @@ for start in (0, 40000):
     )
 
 
+@pytest.mark.parametrize(("begun", "left"), [(True, 0), (True, 140), (False, 0), (False, 130), (False, 140)])
+def test_checksums_that_shrink_raise_instead_of_killing_the_process(folder, begun, left):
+    """begun: the checksums are mapped already when their file is cut off."""
+    path = folder / "train-00000.sums.npy"
+    size = path.stat().st_size
+    code = f"""
+import ladle, os
+from ladle.errors import FormatError
+split = ladle.open({str(folder)!r})["train"]
+if {begun}:
+    split.read(0, 10)
+os.truncate({str(path)!r}, {left})
+try:
+    split.read(40000, 10)
+except FormatError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done
+    assert done.stdout.startswith(f"{path}: size: expected {size} bytes, found {left} bytes; ")
+
+
 def test_after_close_reading_raises(folder):
     corpus = ladle.open(folder)
     split = corpus["train"]

@@ -103,7 +103,7 @@ def _split(
     return Split(
         name=name,
         where=f"{folder / name}",
-        shards=[FileShard(f.path("bin"), dtype, f.num_tokens, pool, f.path("sums")) for f in files],
+        shards=[FileShard(f.path("bin"), dtype, f.num_tokens, pool, (f.path("sums"), f.num_bytes("sums"))) for f in files],
         dtype=dtype,
         vocab_size=read.vocab_size,
         max_id=max((e.max_id for e in entries), default=None),

@@ -24,6 +24,7 @@ from ladle.errors import ClosedError, FormatError
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 PAGE = mmap.PAGESIZE
+SHRANK = "the file shrank while it was open; prepare it again"
 MOST_MAPS = 16_384  # Linux gives a process 65 530 maps in all
 
 
@@ -138,14 +139,27 @@ class _Map:
     file: mmap.mmap
     content: memoryview
     tokens: Tokens
-    sums: npt.NDArray[np.uint32] | None
+    sums: _Sums | None
+
+
+@dataclass(frozen=True)
+class _Sums:
+    path: Path
+    file: mmap.mmap
+
+    def of(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        """The checksums of these blocks. Raises FormatError where the file was cut off: touching it would kill the process."""
+        if self.file.size() < len(self.file):
+            raise FormatError(self.path, None, "size", f"{len(self.file)} bytes", f"{self.file.size()} bytes", SHRANK)
+        sums: npt.NDArray[np.uint32] = np.frombuffer(self.file, format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])[blocks]
+        return sums
 
 
 class FileShard:
     """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: Path | None) -> None:
-        """path: the .bin file. sums: its .sums.npy, or None for foreign files, whose bytes cannot be checked."""
+    def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: tuple[Path, int] | None) -> None:
+        """path: the .bin file. sums: its .sums.npy and the size that has, or None for foreign files, which cannot be checked."""
         self.path = path
         self.where = str(path)
         self.num_tokens = num_tokens
@@ -211,7 +225,7 @@ class FileShard:
                 "size",
                 f"{self.num_bytes} bytes",
                 f"{size} bytes",
-                "the file shrank while it was open; prepare it again",
+                SHRANK,
             )
 
     def _check_blocks(self, now: _Map, blocks: npt.NDArray[np.int64]) -> None:
@@ -220,13 +234,14 @@ class FileShard:
             return
         content, size, crc32 = now.content[: self.num_bytes], format.BLOCK_BYTES, zlib.crc32
         found = np.array([crc32(content[at : at + size]) for at in (blocks << format.BLOCK_SHIFT).tolist()], np.uint32)
-        for wrong in np.flatnonzero(found != now.sums[blocks])[:1].tolist():
+        expected = now.sums.of(blocks)
+        for wrong in np.flatnonzero(found != expected)[:1].tolist():
             block = int(blocks[wrong])
             raise FormatError(
                 self.path,
                 block << format.BLOCK_SHIFT,
                 f"CRC-32 of block {block}",
-                f"{int(now.sums[block]):08x}",
+                f"{int(expected[wrong]):08x}",
                 f"{int(found[wrong]):08x}",
                 "the file was damaged since it was prepared; `ladle verify` lists every fault",
             )
@@ -234,7 +249,7 @@ class FileShard:
         np.bitwise_or.at(checked, blocks >> 3, np.left_shift(1, blocks & 7).astype(np.uint8))
         self._unchecked -= len(blocks)
         if self._unchecked <= 0:  # two threads may have counted the same block twice
-            self._unchecked = len(now.sums) - int(np.bitwise_count(checked).sum())
+            self._unchecked = format.num_blocks(self.num_bytes) - int(np.bitwise_count(checked).sum())
         if self._unchecked == 0:
             self._map = replace(now, sums=None)
 
@@ -284,10 +299,8 @@ class FileShard:
         file = map_file(self.path, self.num_bytes)
         if self._random:
             file.madvise(mmap.MADV_RANDOM)
-        sums = None
-        if self._sums is not None and self._unchecked:
-            whole = np.frombuffer(map_file(self._sums, None), format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
-            sums = whole[: format.num_blocks(self.num_bytes)]
+        wanted = self._sums if self._unchecked else None
+        sums = None if wanted is None else _Sums(wanted[0], map_file(*wanted))
         return _Map(file, memoryview(file), np.frombuffer(file, self.dtype, self.num_tokens), sums)
 
 
