@@ -1,0 +1,159 @@
+"""The loss of a small model at equal tokens on random starts, on shuffled windows (two ways) and on overlapping windows.
+
+    python -m bench.loss [--seeds 5] [--epochs 4] [--draw FILE.svg] [--record]
+
+The text is the source of Python's standard library, byte by byte; every tenth module is kept for validation. All runs have
+the same model, schedule and number of tokens; a seed gives the first weights and the order. Each loss is the mean over every
+target of the validation text. Targets that a run has been taught are counted as it goes. CPU, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sysconfig
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ladle
+from bench import results
+from ladle.corpus.split import Split
+from ladle.nn import GPT, GPTConfig
+from ladle.train.evaluation import evaluate
+from ladle.train.schedule import learning_rate
+
+B, T = 32, 64
+TOKENS, HELD_OUT = 400 * 1024 + 1, 64 * 1024  # of the training and the validation text
+EACH = 25  # steps between evaluations in the first epoch; four times as many after it
+PEAK, FLOOR, WARMUP = 3e-3, 3e-4, 40
+ORDERS: dict[str, dict[str, object]] = {
+    "random starts": {"order": "random"},
+    "shuffled windows": {"order": "shuffled"},
+    "shuffled windows, cut elsewhere each epoch": {"order": "shuffled", "epoch_offset": True},
+    "overlapping windows, stride T/2": {"order": "shuffled", "stride": T // 2, "tail": "drop"},
+}
+
+
+def texts() -> tuple[Split, Split]:
+    """(training, validation): modules by name, every tenth one held out, each cut to its size."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    modules = [file.read_text("utf-8", errors="replace") for file in files]
+    rest = [text for number, text in enumerate(modules) if number % 10]
+    parts = (ladle.from_text(rest, "bytes"), ladle.from_text(modules[::10], "bytes"))
+    return tuple(  # type: ignore[return-value]
+        ladle.from_ids(part.read(0, size), part.vocab_size) for part, size in zip(parts, (TOKENS, HELD_OUT), strict=True)
+    )
+
+
+def run(train: Split, val: Split, options: dict[str, object], seed: int, looks: list[int]) -> list[tuple[float, float]]:
+    """(validation loss, share of the targets taught at least once) after so many steps, of which the last ends the run."""
+    steps = looks[-1]
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(vocab_size=256, block_size=T, layers=2, heads=4, width=96), seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1, betas=(0.9, 0.99))
+    taught = np.zeros(train.num_tokens, dtype=np.bool_)
+
+    def loss_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return model.loss(model.logits(model.hidden(x)), y, reduction="sum")
+
+    found = []
+    with ladle.Feed(train, batch_size=B, block_size=T, seed=seed, prefetch=0, **options) as feed:  # type: ignore[arg-type]
+        for step, batch in zip(range(steps + 1), feed, strict=False):
+            if step in looks:
+                model.eval()
+                found.append((evaluate(loss_sum, val, block_size=T), float(taught[1:].mean())))
+                model.train()
+            if step == steps:
+                break
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, peak=PEAK, floor=FLOOR, warmup_steps=WARMUP, decay_steps=steps, steps=steps)
+            optimizer.zero_grad()
+            (loss_sum(batch.x, batch.y) / batch.num_targets).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            columns = batch.starts[:, None] + np.arange(1, T + 1)
+            taught[columns[batch.y.numpy() >= 0]] = True
+    return found
+
+
+def draw(measured: dict[str, np.ndarray], epochs: np.ndarray, path: Path) -> None:
+    """measured: {order: [seeds, looks, 2]}. Two panels: the loss, each seed thin and their mean thick; the share taught."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": "ladle", "font.size": 9}):
+        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+        FigureCanvasSVG(figure)
+        losses, shares = figure.subplots(1, 2)
+        for color, (name, runs) in zip(("#c0504d", "#1f77b4", "#111111", "#7f9f3f"), measured.items(), strict=True):
+            for seed in runs:
+                losses.plot(epochs, seed[:, 0], color=color, linewidth=0.5, alpha=0.5)
+            losses.plot(epochs, runs[:, :, 0].mean(axis=0), color=color, linewidth=1.6, label=name)
+            shares.plot(epochs, 100 * runs[:, :, 1].mean(axis=0), color=color, linewidth=1.6)
+        later = epochs >= 0.45
+        every = np.concatenate([runs[:, later, 0].ravel() for runs in measured.values()])
+        losses.set(
+            xlabel="tokens trained on, in sizes of the corpus", ylabel="validation loss, nats a byte", xlim=(0.45, epochs[-1])
+        )
+        losses.set_ylim(every.min() - 0.02, every.max() + 0.02)
+        losses.legend(frameon=False)
+        shares.set(xlabel="tokens trained on, in sizes of the corpus", ylabel="targets taught at least once, %", ylim=(0, 102))
+        for axes in (losses, shares):
+            axes.grid(alpha=0.3)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Train, print, and with --record keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4, help="sizes of the corpus to train on")
+    parser.add_argument("--draw", type=Path, help="an SVG of the curves")
+    parser.add_argument("--record", action="store_true", help="append to bench/results")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    train, val = texts()
+    per_epoch = (train.num_tokens - 1) // (B * T)
+    steps = args.epochs * per_epoch
+    looks = sorted({*range(0, per_epoch + 1, EACH), *range(per_epoch, steps + 1, per_epoch // 2), steps})
+    epochs = np.array(looks) / per_epoch
+    found: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in ORDERS}
+    for seed in range(args.seeds):
+        for name, options in ORDERS.items():
+            begin = time.perf_counter()
+            found[name].append(run(train, val, options, seed, looks))
+            loss, share = found[name][-1][-1]
+            print(f"seed {seed}, {name}: {loss:.4f}, {share:.2%} taught, {time.perf_counter() - begin:.0f} s", flush=True)
+    measured = {name: np.array(runs) for name, runs in found.items()}
+    base = measured["shuffled windows"][:, :, 0]
+    rows = []
+    for name, runs in measured.items():
+        for whole in [1, *range(2, args.epochs + 1, 2)]:
+            at = looks.index(min(looks, key=lambda step, w=whole: abs(step - w * per_epoch)))
+            losses, less = runs[:, at, 0], runs[:, at, 0] - base[:, at]
+            rows.append(
+                {
+                    "order": name,
+                    "tokens, in sizes of the corpus": f"{epochs[at]:.2f}",
+                    "taught at least once": f"{runs[:, at, 1].mean():.1%}",
+                    "validation loss, mean": f"{losses.mean():.4f}",
+                    "least to most of the seeds": f"{losses.min():.4f} to {losses.max():.4f}",
+                    "more than shuffled, seed by seed": f"{less.mean():+.4f} ({less.min():+.4f} to {less.max():+.4f})",
+                }
+            )
+    print(results.plain(rows))
+    if args.draw:
+        draw(measured, epochs, args.draw)
+    if args.record:
+        curves = {name: runs.round(4).tolist() for name, runs in measured.items()}
+        table = {"title": f"{args.seeds} seeds, {per_epoch} steps of ({B}, {T}) a corpus", "rows": rows}
+        print(f"recorded in {results.append(results.run('loss', [table], curves=json.dumps(curves), at=json.dumps(looks)))}")
+
+
+if __name__ == "__main__":
+    main()
