@@ -62,7 +62,10 @@ def test_anything_else_is_converted(ids, vocab_size, dtype):
         (np.zeros((2, 3), int), None, ConfigError, "expected a 1-D array of at least one id, found shape (2, 3)"),
         (5, None, ConfigError, "found shape ()"),
         ([], None, ConfigError, "found shape (0,)"),
-        ([1], 0, ConfigError, "vocab_size: expected 1 to 4294967296, found 0"),
+        ([1], 0, ConfigError, "vocab_size: expected an integer, 1 to 4294967296, found 0"),
+        ([1], 2.5, ConfigError, "vocab_size: expected an integer, 1 to 4294967296, found 2.5"),
+        ([0], True, ConfigError, "vocab_size: expected an integer, 1 to 4294967296, found True"),
+        ([1], "5", ConfigError, "vocab_size: expected an integer, 1 to 4294967296, found '5'"),
     ],
 )
 def test_ids_that_cannot_be_right(ids, vocab_size, error, message):
@@ -85,6 +88,10 @@ def test_document_ends():
         (2, 0, 2, None),
     ]
     assert ladle.from_ids([1]).num_documents is None
+    assert split.locate([]) == []
+    for tokens in ([1.5], [True], ["1"], [[1, 2]], None, [2**70]):
+        with pytest.raises(ConfigError, match="expected token indices, found "):
+            split.locate(tokens)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +149,22 @@ def test_chars_take_their_vocabulary_from_the_text():
 def test_no_text(text):
     with pytest.raises(TokenError, match="expected at least one token, found none: the text is empty"):
         ladle.from_text(text, tokenizer="bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"bytes", "text 0: expected a str, found int"),
+        (["a", b"b"], "text 1: expected a str, found bytes"),
+        ([None], "text 0: expected a str, found NoneType"),
+        (None, "text 0: expected a str, found NoneType"),
+        (5, "text 0: expected a str, found int"),
+    ],
+)
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "gpt2"])
+def test_what_is_no_text(text, message, tokenizer):
+    with pytest.raises(ConfigError, match=f"^from_text: {message}$"):
+        ladle.from_text(text, tokenizer)
 
 
 def test_an_end_that_the_tokenizer_lacks():

@@ -88,5 +88,5 @@ def test_no_window_and_no_batch_are_one_error_with_both_counts():
 @pytest.mark.parametrize("value", [0, -3])
 def test_sizes_below_one_are_named(name, value):
     sizes = {"max_length": 4, "stride": 4, "batch_size": 1, name: value}
-    with pytest.raises(ConfigError, match=f"^{name}: expected >= 1, found {value}$"):
+    with pytest.raises(ConfigError, match=f"^{name}: expected at least 1, found {value}$"):
         Coverage(num_tokens=100, **sizes)

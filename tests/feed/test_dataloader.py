@@ -353,6 +353,21 @@ def test_fewer_windows_than_a_batch_is_one_error_with_both_counts():
     assert len(ladle.create_dataloader(NINE_WORDS, batch_size=8, max_length=256, stride=128, drop_last=False)) == 1
 
 
+@pytest.mark.parametrize("name", ["batch_size", "max_length", "stride"])
+@pytest.mark.parametrize("value", [None, 1.5, "3", True])
+def test_sizes_are_integers(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: expected an integer, found {value!r}$"):
+        ladle.create_dataloader(NINE_WORDS, **{name: value})
+
+
+def test_numpys_and_torchs_integers_are_integers():
+    """torch's DataLoader takes no other batch_size than Python's own."""
+    for kind in (np.int64, torch.tensor):
+        loader = ladle.create_dataloader(NINE_WORDS, batch_size=kind(2), max_length=kind(8), stride=kind(8), shuffle=False)
+        assert len(loader) == 56
+        assert next(iter(loader))[0].shape == (2, 8)
+
+
 def test_what_is_no_text_is_named():
     with pytest.raises(ConfigError, match=r"^text: expected a str or a split, found ndarray; ladle.from_ids\(array\) makes"):
         ladle.create_dataloader(np.arange(1000))

@@ -534,6 +534,7 @@ def test_it_shows_itself():
         ({"batch_size": 0}, "batch_size: expected at least 1, found 0"),
         ({"batch_size": 2.0}, "batch_size: expected an integer, found 2.0"),
         ({"batch_size": True}, "batch_size: expected an integer, found True"),
+        ({"batch_size": np.array([4])}, "batch_size: expected an integer, found array([4])"),
         ({"block_size": -1}, "block_size: expected at least 1, found -1"),
         ({"block_size": None}, "block_size: expected an integer, found None"),
         ({"window": 0}, "window: expected at least 1, found 0"),

@@ -223,8 +223,9 @@ def test_the_marker_is_text_unless_allowed(capsys):
     ("arguments", "message"),
     [
         (["--length", "4", "Hello world"], "text: expected more than max_length = 4 tokens, found 2: no window"),
-        (["--length", "0", "Hello world"], "max_length: expected >= 1, found 0"),
-        (["--stride", "-1", "Hello world"], "stride: expected >= 1, found -1"),
+        (["--length", "0", "Hello world"], "max_length: expected at least 1, found 0"),
+        (["--stride", "-1", "Hello world"], "stride: expected at least 1, found -1"),
+        (["--stride", "1" + "0" * 24, "Hello world"], "stride: expected less than 4611686018427387904"),
         (["--limit", "0", "Hello world"], "limit: expected >= 1 windows, found 0"),
         (["--tokenizer", "gpt9", "Hello world"], "tokenizer: expected 'bytes'"),
         ([""], "text: expected more than max_length = 8 tokens, found 0"),

@@ -67,13 +67,13 @@ def test_cuda_asked_for_and_absent_says_so(device):
     assert message.endswith("; use device='cpu', or a machine and a build of torch that have it")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cpu:x", "mps" if not torch.backends.mps.is_available() else "nonesuch"])
+@pytest.mark.parametrize("device", ["gpu", "cpu:x", 1.5, "mps" if not torch.backends.mps.is_available() else "nonesuch"])
 def test_a_device_that_cannot_hold_a_tensor_is_named(device):
     with pytest.raises(ConfigError) as caught:
         Mover(device)
     message = str(caught.value)
     assert message.startswith("device: expected one that this machine and torch ")
-    assert f"found {device!r}: " in message
+    assert f"found {str(device)!r}: " in message
     assert "\n" not in message
 
 

@@ -37,8 +37,11 @@ def from_ids(array: npt.ArrayLike, vocab_size: int | None = None, document_ends:
         raise ConfigError(f"from_ids: expected a 1-D array of at least one id, found shape {ids.shape}")
     if ids.dtype.kind not in "iu":
         raise ConfigError(f"from_ids: expected integer ids, found dtype {ids.dtype}")
-    if vocab_size is not None and not 1 <= vocab_size <= 1 << 32:
-        raise ConfigError(f"from_ids: vocab_size: expected 1 to {1 << 32}, found {vocab_size}")
+    if vocab_size is not None and (
+        isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer) or not 1 <= vocab_size <= 1 << 32
+    ):
+        raise ConfigError(f"from_ids: vocab_size: expected an integer, 1 to {1 << 32}, found {vocab_size!r}")
+    vocab_size = None if vocab_size is None else int(vocab_size)
     max_id = int(ids.max())
     if int(ids.min()) < 0:
         index = int(np.argmax(ids < 0))
@@ -71,7 +74,10 @@ def from_text(
     """
     from ladle.tokens import tokenizer as build
 
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = [text] if isinstance(text, str) else list(text) if isinstance(text, Iterable) else [text]
+    for number, one in enumerate(texts):
+        if not isinstance(one, str):
+            raise ConfigError(f"from_text: text {number}: expected a str, found {type(one).__name__}")
     coder = build(tokenizer, text=texts, end_of_text=end_of_text)
     if end_of_text and coder.end_of_text is None:
         raise ConfigError(f"from_text: end_of_text: the tokenizer {coder.name!r} has no end-of-text id")

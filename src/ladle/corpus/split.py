@@ -191,7 +191,10 @@ class Split:
 
         Raises ConfigError for a token outside the split, or when the split does not know its documents.
         """
-        indices = np.atleast_1d(np.asarray(tokens, np.int64))
+        given = np.atleast_1d(np.asarray(tokens))
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ConfigError(f"{self.where}: expected token indices, found {given.dtype} of shape {given.shape}")
+        indices = given.astype(np.int64)
         documents = self._known_documents()
         for index in indices[(indices < 0) | (indices >= self.num_tokens)].tolist():
             raise ConfigError(f"{self.where}: expected a token index within 0 to {self.num_tokens - 1}, found {index}")

@@ -12,7 +12,10 @@ def integer(name: str, value: object, low: int = -LARGEST, high: int = LARGEST) 
     """value as an int, low <= value < high. Raises ConfigError naming the argument, what was expected and what was found."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}: expected an integer, found {value!r}")
-    number = value.__index__()
+    try:
+        number = value.__index__()
+    except TypeError:  # an array of one element has the method, and refuses
+        raise ConfigError(f"{name}: expected an integer, found {value!r}") from None
     if number < low:
         raise ConfigError(f"{name}: expected at least {low}, found {number}")
     if number >= high:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ladle.corpus.summary import plural
 from ladle.errors import ConfigError
+from ladle.feed.arguments import integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,7 @@ class Coverage:
 
     def __post_init__(self) -> None:
         for name in ("max_length", "stride", "batch_size"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name}: expected >= 1, found {value}")
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
         if self.num_windows == 0:
             raise ConfigError(
                 f"text: expected more than max_length = {self.max_length} tokens, found {self.num_tokens}: "

@@ -205,8 +205,9 @@ def create_dataloader(  # noqa: PLR0917  the order that its readers type
     """
     dataset = GPTDataset(text, tokenizer, max_length, stride, allowed_special=allowed_special)
     if options.get("batch_sampler") is None:
-        log.info("%s", dataset.coverage(batch_size, drop_last=drop_last))
-        options |= {"batch_size": batch_size, "drop_last": drop_last}
+        coverage = dataset.coverage(batch_size, drop_last=drop_last)
+        log.info("%s", coverage)
+        options |= {"batch_size": coverage.batch_size, "drop_last": drop_last}
         if options.get("sampler") is None:
             own = shuffle and options.get("generator") is None
             options |= {"sampler": Shuffled(len(dataset), seed)} if own else {"shuffle": shuffle}

@@ -149,7 +149,7 @@ def _usable(device: str | torch.device) -> torch.device:
                 f"use device='cpu', or a machine and a build of torch that have it"
             )
         return torch.empty(0, device=known).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise ConfigError(
             f"device: expected one that this machine and torch {torch.__version__} have, found {str(device)!r}: {reason}"
