@@ -119,7 +119,7 @@ class Feed:
         ends += [] if total_tokens is None else [integer("total_tokens", total_tokens, 1)]
         self.end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
         if isinstance(source, Mixture):
-            source.check_end(self.recipe, self.end)
+            source.check_end(self.stream, self.end)
         tokens = source.joined if isinstance(source, Mixture) else source
         send, self._close_device = _sender(framework, device, self.shape, tokens)
         self._producer = partial(

@@ -15,7 +15,7 @@ from ladle.feed.arguments import integer
 from ladle.feed.recipe import INDEPENDENT, Amendment, Recipe, canonical, digest
 from ladle.feed.shares import shares
 from ladle.order.mixture import Stages, integer_weights
-from ladle.rows.stream import MixedStream
+from ladle.rows.stream import MixedStream, Stream
 
 Weights = Mapping[str, float]
 
@@ -142,13 +142,13 @@ class Mixture:
             seed=recipe.seed,
         )
 
-    def check_end(self, recipe: Recipe, end: int | None) -> None:
-        """Before a feed of `end` slots begins: max_epochs holds, and every source appears. Raises ConfigError, or warns."""
+    def check_end(self, stream: Stream, end: int | None) -> None:
+        """Before a feed of `end` slots of this stream begins: max_epochs holds, and every source appears. Raises ConfigError, or warns."""
         if self.max_epochs is not None and end is None:
             raise ConfigError(f"max_epochs={self.max_epochs}: expected total_tokens= beside it, found an endless feed")
         if end is None:
             return
-        for name, share in shares(self.names, self.stream(recipe), end).items():
+        for name, share in shares(self.names, stream, end).items():
             if self.max_epochs is not None and share.epochs > self.max_epochs:
                 raise ConfigError(
                     f"max_epochs: {name}: expected at most {self.max_epochs:g}, found {share.epochs:.2f} in {end} tokens; "
