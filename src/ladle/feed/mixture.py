@@ -143,7 +143,7 @@ class Mixture:
         )
 
     def check_end(self, stream: Stream, end: int | None) -> None:
-        """Before a feed of `end` slots of this stream begins: max_epochs holds, and every source appears. Raises ConfigError, or warns."""
+        """Before a feed of `end` slots begins: max_epochs holds, and every source appears. Raises ConfigError, or warns."""
         if self.max_epochs is not None and end is None:
             raise ConfigError(f"max_epochs={self.max_epochs}: expected total_tokens= beside it, found an endless feed")
         if end is None:
