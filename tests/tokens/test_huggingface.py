@@ -162,6 +162,15 @@ def test_errors(coder, tmp_path):
         tokenizer(path)
 
 
+def test_a_text_that_the_package_cannot_encode_is_named():
+    made = hf.Tokenizer(hf.models.WordLevel({"a": 0}, unk_token="?"))
+    made.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    coder = from_identity({"kind": "huggingface", "json": made.to_str()})
+    assert coder.encode("a").tolist() == [0]
+    with pytest.raises(TokenError, match=r"characters 0 to 3 of the text: expected a text it can encode, found WordLevel error"):
+        coder.encode("a b")
+
+
 def test_without_the_extra(monkeypatch, contents):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(

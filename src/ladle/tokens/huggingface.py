@@ -59,9 +59,15 @@ class HuggingFace(Tokenizer):
         """Each token's bytes, where the file's decoder works on bytes (ByteLevel, ByteFallback); else its own text."""
         return [self._bytes(id) for id in self._checked(ids).tolist()]
 
-    def _encode(self, text: str, start: int) -> np.ndarray:  # noqa: ARG002
+    def _encode(self, text: str, start: int) -> np.ndarray:
         text.encode("utf-8")  # the package's own error names no place
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.uint32)
+        try:
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.uint32)
+        except Exception as error:  # noqa: BLE001  the package raises nothing more special, for want of an unknown token, say
+            raise TokenError(
+                f"{self.name}: characters {start} to {start + len(text)} of the text: expected a text it can encode, "
+                f"found {error}"
+            ) from None
 
     def _bytes(self, id: int) -> bytes:
         token: str = self._tokenizer.id_to_token(id) or ""
