@@ -363,6 +363,7 @@ def test_lengths_that_cannot_be(lengths, message):
 def test_a_mixture_has_no_epochs(lengths):
     found = lengths.get("epochs")
     with pytest.raises(
-        ConfigError, match=rf"^audit: expected a feed made with total_tokens= for a mixture, found epochs={found}: it has no epochs"
+        ConfigError,
+        match=rf"^audit: expected a feed made with total_tokens= for a mixture, found epochs={found}: it has no epochs",
     ):
         feed_of(mixture_of()).audit(**lengths)
