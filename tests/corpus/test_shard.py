@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ladle
-from ladle.corpus.shard import FileShard, Pool
+from ladle.corpus.shard import ArrayShard, FileShard, Maps, Pool
 from ladle.errors import ClosedError, ConfigError, FormatError, TokenError
 
 N = 50_000
@@ -271,6 +271,31 @@ def test_how_many_stay_mapped_follows_from_how_many_may_be_open():
             assert Pool().limit == (min(files // 3, 16_384) if expected is None else expected)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_maps_of_a_split_hold_until_one_is_let_go(tmp_path):
+    pool = Pool(limit=3)
+    for i in range(4):
+        np.full(10, i, np.uint16).tofile(tmp_path / f"{i}.bin")
+    shards = [FileShard(tmp_path / f"{i}.bin", np.dtype("<u2"), 10, pool, None) for i in range(4)]
+    assert Maps.of(shards[:3]) is None  # none is mapped yet
+    for shard in shards[:3]:
+        shard.tokens()
+    maps = Maps.of(shards[:3])
+    assert maps.hold
+    assert [bytes(content[:1]) for content in maps.contents] == [b"\0", b"\1", b"\2"]
+    shards[3].tokens()
+    assert not maps.hold
+    assert Maps.of(shards[:3]) is None
+    again = Maps.of(shards[3:])
+    shards[3].close()
+    assert not again.hold
+    for shard in shards[:2]:
+        shard.tokens()
+    assert Maps.of(shards[:2]).hold
+    shards[0].move(Pool())
+    assert Maps.of(shards[:2]) is None
+    assert Maps.of([ArrayShard(np.arange(3, dtype=np.uint16))]) is None
 
 
 @pytest.mark.slow

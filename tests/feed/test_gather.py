@@ -4,6 +4,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 import ladle
 from ladle.corpus.shard import ArrayShard, Pool
-from ladle.corpus.split import Split
-from ladle.errors import FormatError, TokenError
+from ladle.corpus.split import SIZE_SECONDS, Split
+from ladle.errors import ClosedError, FormatError, TokenError
 from ladle.feed import gather as module
 from ladle.feed.gather import by_shard, gather, read_rows
 
@@ -156,16 +157,32 @@ def test_a_file_cut_short_by_another_process_is_an_error_not_a_crash(tmp_path):
     assert str(caught.value).startswith(f"{tmp_path}/train.bin: size: expected 120000 bytes, found 60000 bytes; ")
 
 
-def test_one_of_many_files_cut_short_is_an_error_at_once(corpus):
-    """Row by row too each file's size is asked for before a batch touches it."""
+def test_one_of_many_files_cut_short_is_an_error_within_a_moment(corpus):
+    """Row by row a file's size is asked for before each batch, but not more than ten times a second."""
     split = corpus["train"]
     starts = split.bases[:-1]
     gather(split, starts, 16)
     path = corpus.path / "train-00002.bin"
     size = path.stat().st_size
     os.truncate(path, size - 2)
+    time.sleep(SIZE_SECONDS * 1.1)
     with pytest.raises(FormatError, match=rf"train-00002\.bin: size: expected {size} bytes, found {size - 2} bytes; "):
         gather(split, starts, 16)
+
+
+def test_verified_shards_are_read_straight_from_their_maps_until_one_is_closed(corpus):
+    split = corpus["train"]
+    ids = np.concatenate([shard.tokens() for shard in split.shards])
+    starts = np.flatnonzero(np.arange(len(ids)) % 7 == 0)[:90]
+    read_rows(split, starts, 3)
+    assert split._maps is None  # blocks are still unverified
+    split.read(0, split.num_tokens)
+    time.sleep(SIZE_SECONDS * 1.1)
+    np.testing.assert_array_equal(read_rows(split, starts, 3), reference(ids, starts, 3))
+    assert split._maps.hold
+    split.shards[0].close()
+    with pytest.raises(ClosedError, match=r"train-00000\.bin: read after its corpus was closed"):
+        read_rows(split, starts, 3)
 
 
 def test_thousands_of_shards_need_few_open_files(corpus, tmp_path):

@@ -11,6 +11,7 @@ import os
 import resource
 import zlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,6 +115,7 @@ class Pool:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MOST_MAPS if files == resource.RLIM_INFINITY else min(files // 3, MOST_MAPS)
         self.limit = max(most, 1) if limit is None else limit
+        self.let_go = 0  # maps that were let go of so far
         self._mapped: OrderedDict[ref[FileShard], None] = OrderedDict()
 
     def make_room(self, shard: ref[FileShard]) -> None:
@@ -189,6 +191,11 @@ class FileShard:
         if self._unchecked:
             self._check_bytes(first, end)
         return content[first:end]
+
+    @property
+    def verified(self) -> memoryview | None:
+        """The bytes, where they are mapped and every block has been verified."""
+        return None if self._unchecked else self._content
 
     def _check_bytes(self, first: int, end: int) -> None:
         checked = self._checked or self._begun()
@@ -278,10 +285,11 @@ class FileShard:
     def unmap(self) -> None:
         """Forget the map; it is released once no view of it is left. The next read maps the file again."""
         self._map = self._content = None
+        self.pool.let_go += 1
 
     def close(self) -> None:
         self._closed = True
-        self._map = self._content = None
+        self.unmap()
 
     def _mapped(self) -> _Map:
         now = self._map
@@ -302,6 +310,33 @@ class FileShard:
         wanted = self._sums if self._unchecked else None
         sums = None if wanted is None else _Sums(wanted[0], map_file(*wanted))
         return _Map(file, memoryview(file), np.frombuffer(file, self.dtype, self.num_tokens), sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """The bytes of all of a split's shards, where every one is mapped and verified. Until their pool lets go of one."""
+
+    contents: list[memoryview]
+    pool: Pool
+    let_go: int
+
+    @staticmethod
+    def of(shards: Sequence[Shard]) -> Maps | None:
+        """None where a shard is in memory, not mapped, not verified yet, or kept by another pool."""
+        first, contents = shards[0], []
+        if not isinstance(first, FileShard):
+            return None
+        pool, let_go = first.pool, first.pool.let_go
+        for shard in shards:
+            if not isinstance(shard, FileShard) or shard.pool is not pool or (content := shard.verified) is None:
+                return None
+            contents.append(content)
+        return Maps(contents, pool, let_go)
+
+    @property
+    def hold(self) -> bool:
+        """Whether they are all still mapped."""
+        return self.pool.let_go == self.let_go
 
 
 def map_file(path: Path, num_bytes: int | None) -> mmap.mmap:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -11,11 +12,13 @@ import numpy.typing as npt
 
 from ladle.corpus import format
 from ladle.corpus.documents import Documents
-from ladle.corpus.shard import Shard, Tokens
+from ladle.corpus.shard import Maps, Shard, Tokens
 from ladle.errors import ConfigError, TokenError
 
 if TYPE_CHECKING:
     from ladle.tokens import Tokenizer
+
+SIZE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class Split:
         self.bases = np.concatenate([[0], np.cumsum([s.num_tokens for s in shards], dtype=np.int64)]).astype(np.int64)
         self.num_tokens = int(self.bases[-1])
         self.alike = all(shard.dtype == dtype for shard in shards)  # else some shards' ids are narrower than the split's
+        self._sizes_known_until = 0.0
+        self._maps: Maps | None = None
         self._fingerprint = fingerprint
         self._tokenizer = tokenizer
         self._documents = documents
@@ -120,12 +125,19 @@ class Split:
 
         shards: int64 [rows], where each start lies. starts: int64 [rows]. The shards' dtype is the split's.
         Raises FormatError for damaged bytes, and for a file that was cut short: touching what is gone would end the process.
+        Sizes are looked at before each call, unless all were within SIZE_SECONDS: asking 60 files would double a batch's time
+        where batches follow each other within microseconds, and costs nothing where a step is trained between them.
         """
         size, of = self.dtype.itemsize, self.shards
-        for shard in set(shards.tolist()):
-            of[shard].check_size()
+        if (now := monotonic()) > self._sizes_known_until:
+            for shard in of:
+                shard.check_size()
+            self._sizes_known_until, self._maps = now + SIZE_SECONDS, Maps.of(of)
         first = ((starts - self.bases[shards]) * size).tolist()
         num_bytes = count * size
+        if self._maps is not None and self._maps.hold:  # hundreds of shards do not fit a core's cache: touch few objects
+            contents = self._maps.contents
+            return [contents[shard][byte : byte + num_bytes] for shard, byte in zip(shards.tolist(), first, strict=True)]
         return [of[shard].piece(byte, byte + num_bytes) for shard, byte in zip(shards.tolist(), first, strict=True)]
 
     def check_ids(self, ids: npt.NDArray[Any], starts: int | npt.NDArray[np.int64]) -> None:
