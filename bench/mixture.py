@@ -83,9 +83,9 @@ def measured(contenders: Sequence[Contender], rounds: int, seconds: float = 4e-3
             contender.turn(seconds)
 
 
-def verdict(value: float, target: float) -> str:
+def verdict(value: float, target: float, unit: str) -> str:
     """Whether the target was met."""
-    return f"{target:g}: {'met' if value <= target else 'MISSED'}"
+    return f"{target:g} {unit}: {'met' if value <= target else 'MISSED'}"
 
 
 def walking(name: str, stream: Stream, first: int = 10**6) -> Contender:
@@ -110,7 +110,7 @@ def one_corpus(split: Split, rounds: int) -> dict[str, object]:
     for order in orders:
         order.us, order.cpu_us = [B * us for us in order.us], [B * us for us in order.cpu_us]
         share = 100 * order.cpu / reading.cpu
-        rows.append(order.row("a batch") | {"of the gather": f"{share:.1f} %", "at most": verdict(share, SHARE) + " %"})
+        rows.append(order.row("a batch") | {"of the gather": f"{share:.1f} %", "at most": verdict(share, SHARE, "%")})
     return {"title": "One corpus: order and rows for a batch of 64 rows, 4,096 planned at a time", "rows": rows}
 
 
@@ -138,7 +138,7 @@ def rows_of_mixtures(rounds: int) -> dict[str, object]:
     """Microseconds a row."""
     contenders = list(mixtures())
     measured(contenders, max(rounds // 4, 1), 8e-3)
-    rows = [contender.row("a row") | {"at most": verdict(contender.cpu, ROW)} for contender in contenders]
+    rows = [contender.row("a row") | {"at most": verdict(contender.cpu, ROW, "us")} for contender in contenders]
     return {"title": "Mixtures: a row, 4,096 planned at a time", "rows": rows}
 
 
@@ -169,7 +169,7 @@ def batches(few: Sequence[Path], many: Sequence[Path], rounds: int, *, verified:
         measured(contenders, rounds, 0.0)
     more = 100 * (contenders[1].cpu / contenders[0].cpu - 1)
     rows = [contenders[0].row("a batch") | {"more": "", "at most": ""}]
-    rows.append(contenders[1].row("a batch") | {"more": f"{more:.0f} %", "at most": verdict(more, BATCH) + " %"})
+    rows.append(contenders[1].row("a batch") | {"more": f"{more:.0f} %", "at most": verdict(more, BATCH, "%")})
     how = "every block verified before" if verified else "the first epoch, each block verified when it is touched"
     return {"title": f"Batches of (64, 1024), {how}", "rows": rows}
 
