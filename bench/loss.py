@@ -10,7 +10,6 @@ target of the validation text. Targets that a run has been taught are counted as
 from __future__ import annotations
 
 import argparse
-import json
 import sysconfig
 import time
 from pathlib import Path
@@ -29,9 +28,10 @@ B, T = 32, 64
 TOKENS, HELD_OUT = 400 * 1024 + 1, 64 * 1024  # of the training and the validation text
 EACH = 25  # steps between evaluations in the first epoch; four times as many after it
 PEAK, FLOOR, WARMUP = 3e-3, 3e-4, 40
+PLAIN = "shuffled windows"
 ORDERS: dict[str, dict[str, object]] = {
     "random starts": {"order": "random"},
-    "shuffled windows": {"order": "shuffled"},
+    PLAIN: {"order": "shuffled"},
     "shuffled windows, cut elsewhere each epoch": {"order": "shuffled", "epoch_offset": True},
     "overlapping windows, stride T/2": {"order": "shuffled", "stride": T // 2, "tail": "drop"},
 }
@@ -80,32 +80,59 @@ def run(train: Split, val: Split, options: dict[str, object], seed: int, looks: 
 
 
 def draw(measured: dict[str, np.ndarray], epochs: np.ndarray, path: Path) -> None:
-    """measured: {order: [seeds, looks, 2]}. Two panels: the loss, each seed thin and their mean thick; the share taught."""
+    """measured: {order: [seeds, looks, 2]}. Three panels: the loss; how it differs from shuffled windows; the share taught."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.hashsalt": "ladle", "font.size": 9}):
-        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+    later = epochs >= 0.45
+    with mpl.rc_context({"svg.hashsalt": "ladle", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(10.5, 3.6), layout="constrained")
         FigureCanvasSVG(figure)
-        losses, shares = figure.subplots(1, 2)
+        losses, less, shares = figure.subplots(1, 3)
         for color, (name, runs) in zip(("#c0504d", "#1f77b4", "#111111", "#7f9f3f"), measured.items(), strict=True):
-            for seed in runs:
-                losses.plot(epochs, seed[:, 0], color=color, linewidth=0.5, alpha=0.5)
-            losses.plot(epochs, runs[:, :, 0].mean(axis=0), color=color, linewidth=1.6, label=name)
-            shares.plot(epochs, 100 * runs[:, :, 1].mean(axis=0), color=color, linewidth=1.6)
-        later = epochs >= 0.45
-        every = np.concatenate([runs[:, later, 0].ravel() for runs in measured.values()])
-        losses.set(
-            xlabel="tokens trained on, in sizes of the corpus", ylabel="validation loss, nats a byte", xlim=(0.45, epochs[-1])
-        )
-        losses.set_ylim(every.min() - 0.02, every.max() + 0.02)
-        losses.legend(frameon=False)
-        shares.set(xlabel="tokens trained on, in sizes of the corpus", ylabel="targets taught at least once, %", ylim=(0, 102))
-        for axes in (losses, shares):
+            beyond = runs[:, later, 0] - measured[PLAIN][:, later, 0]
+            losses.plot(epochs[later], runs[:, later, 0].mean(axis=0), color=color, linewidth=1.4, label=name)
+            less.plot(epochs[later], beyond.mean(axis=0), color=color, linewidth=1.4)
+            less.fill_between(epochs[later], beyond.min(axis=0), beyond.max(axis=0), color=color, alpha=0.12, linewidth=0)
+            shares.plot(epochs, 100 * runs[:, :, 1].mean(axis=0), color=color, linewidth=1.4)
+        losses.set(title="validation loss, nats a byte")
+        less.set(title=f"more than {PLAIN}, seed by seed", ylim=(-0.06, 0.06))
+        shares.set(title="targets taught at least once, %", ylim=(0, 103))
+        for axes in (losses, less, shares):
+            axes.set_xlabel("tokens trained on, in sizes of the corpus")
             axes.grid(alpha=0.3)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def tables(measured: dict[str, np.ndarray], looks: list[int], per_epoch: int) -> list[dict[str, object]]:
+    """At whole epochs, and the means all along."""
+    base, rows = measured[PLAIN][:, :, 0], []
+    for name, runs in measured.items():
+        for at, step in enumerate(looks):
+            if step % per_epoch or not step or step // per_epoch == 3:
+                continue
+            losses, more = runs[:, at, 0], runs[:, at, 0] - base[:, at]
+            rows.append(
+                {
+                    "order": name,
+                    "tokens, in sizes of the corpus": step // per_epoch,
+                    "taught at least once": f"{runs[:, at, 1].mean():.1%}",
+                    "validation loss, mean": f"{losses.mean():.4f}",
+                    "least to most of the seeds": f"{losses.min():.4f} to {losses.max():.4f}",
+                    f"more than {PLAIN}, seed by seed": f"{more.mean():+.4f} ({more.min():+.4f} to {more.max():+.4f})",
+                }
+            )
+    means = [
+        {"step": step, **{name: f"{runs[:, at, 0].mean():.4f}" for name, runs in measured.items()}}
+        for at, step in enumerate(looks)
+    ]
+    return [
+        {"title": f"{len(base)} seeds, {per_epoch} steps of ({B}, {T}) a corpus", "rows": rows},
+        {"title": "Validation loss, means over the seeds", "rows": means},
+    ]
 
 
 def main() -> None:
@@ -130,29 +157,12 @@ def main() -> None:
             loss, share = found[name][-1][-1]
             print(f"seed {seed}, {name}: {loss:.4f}, {share:.2%} taught, {time.perf_counter() - begin:.0f} s", flush=True)
     measured = {name: np.array(runs) for name, runs in found.items()}
-    base = measured["shuffled windows"][:, :, 0]
-    rows = []
-    for name, runs in measured.items():
-        for whole in [1, *range(2, args.epochs + 1, 2)]:
-            at = looks.index(min(looks, key=lambda step, w=whole: abs(step - w * per_epoch)))
-            losses, less = runs[:, at, 0], runs[:, at, 0] - base[:, at]
-            rows.append(
-                {
-                    "order": name,
-                    "tokens, in sizes of the corpus": f"{epochs[at]:.2f}",
-                    "taught at least once": f"{runs[:, at, 1].mean():.1%}",
-                    "validation loss, mean": f"{losses.mean():.4f}",
-                    "least to most of the seeds": f"{losses.min():.4f} to {losses.max():.4f}",
-                    "more than shuffled, seed by seed": f"{less.mean():+.4f} ({less.min():+.4f} to {less.max():+.4f})",
-                }
-            )
-    print(results.plain(rows))
+    told = tables(measured, looks, per_epoch)
+    print(results.plain(told[0]["rows"]))  # type: ignore[arg-type]
     if args.draw:
         draw(measured, epochs, args.draw)
     if args.record:
-        curves = {name: runs.round(4).tolist() for name, runs in measured.items()}
-        table = {"title": f"{args.seeds} seeds, {per_epoch} steps of ({B}, {T}) a corpus", "rows": rows}
-        print(f"recorded in {results.append(results.run('loss', [table], curves=json.dumps(curves), at=json.dumps(looks)))}")
+        print(f"recorded in {results.append(results.run('loss', told, threads='1'))}")
 
 
 if __name__ == "__main__":
