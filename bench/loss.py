@@ -1,6 +1,6 @@
 """The loss of a small model at equal tokens on random starts, on shuffled windows (two ways) and on overlapping windows.
 
-    python -m bench.loss [--seeds 5] [--epochs 4] [--draw FILE.svg] [--record]
+    python -m bench.loss [--seeds 5] [--epochs 4] [--tokens N] [--draw FILE.svg] [--record]
 
 The text is the source of Python's standard library, byte by byte; every tenth module is kept for validation. All runs have
 the same model, schedule and number of tokens; a seed gives the first weights and the order. Each loss is the mean over every
@@ -37,14 +37,14 @@ ORDERS: dict[str, dict[str, object]] = {
 }
 
 
-def texts() -> tuple[Split, Split]:
+def texts(num_tokens: int) -> tuple[Split, Split]:
     """(training, validation): modules by name, every tenth one held out, each cut to its size."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     modules = [file.read_text("utf-8", errors="replace") for file in files]
     rest = [text for number, text in enumerate(modules) if number % 10]
     parts = (ladle.from_text(rest, "bytes"), ladle.from_text(modules[::10], "bytes"))
     return tuple(  # type: ignore[return-value]
-        ladle.from_ids(part.read(0, size), part.vocab_size) for part, size in zip(parts, (TOKENS, HELD_OUT), strict=True)
+        ladle.from_ids(part.read(0, size), part.vocab_size) for part, size in zip(parts, (num_tokens, HELD_OUT), strict=True)
     )
 
 
@@ -140,11 +140,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=4, help="sizes of the corpus to train on")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of the training text")
     parser.add_argument("--draw", type=Path, help="an SVG of the curves")
     parser.add_argument("--record", action="store_true", help="append to bench/results")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    train, val = texts()
+    train, val = texts(args.tokens)
     per_epoch = (train.num_tokens - 1) // (B * T)
     steps = args.epochs * per_epoch
     looks = sorted({*range(0, per_epoch + 1, EACH), *range(per_epoch, steps + 1, per_epoch // 2), steps})

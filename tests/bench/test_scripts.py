@@ -101,3 +101,12 @@ def test_resume(tmp_path):
     assert "| NO |" not in out
     assert "1,000,000,000" in out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_loss(tmp_path):
+    pytest.importorskip("matplotlib")
+    out = script("loss", "--tokens", "20481", "--seeds", "1", "--epochs", "1", "--draw", str(tmp_path / "orders.svg"))
+    assert "| overlapping windows, stride T/2 | 1 |" in out
+    assert "| shuffled windows | 1 | 100.0% |" in out
+    assert "random starts" in (tmp_path / "orders.svg").read_text("utf-8")
