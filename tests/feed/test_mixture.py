@@ -419,6 +419,17 @@ def test_adding_and_removing_a_source_mid_run_leaves_the_past_exact():
     assert third.state_dict() == knew.state_dict()
 
 
+def test_stopping_after_an_epoch_of_both_resumes_exactly():
+    """Two sources of 50 windows, stopped at window 130: each is in its second epoch."""
+    options = {"batch_size": 10, "prefetch": 2}
+    mixture = mixture_of({"a": 50 * W + 1, "b": 50 * W + 1}, {"a": 1, "b": 1})
+    with feed_of(mixture, **options) as feed, feed_of(mixture, **options) as again:
+        targets(feed, 13)
+        assert {share.epochs for share in feed.shares().values()} == {1.3}
+        again.load_state_dict(json.loads(json.dumps(feed.state_dict())))
+        assert targets(again, 30) == targets(feed, 30)
+
+
 def test_states_of_a_mixture_are_small_and_the_same_on_every_rank():
     splits = {f"a source with a rather long name, number {i:03}": split_of(50, i) for i in range(300)}
     stages = [(4000 * (k + 1), dict.fromkeys(splits, 1.0)) for k in range(20)] + [(None, dict.fromkeys(splits, 2.0))]
