@@ -151,7 +151,7 @@ def _fits(value: Any, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point or dtype.is_complex:
         return True
     low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    return low <= value <= high and value == int(value)
+    return bool(low <= value <= high and value == int(value))
 
 
 def _tensor(sample: Any, number: int, path: Path) -> Tensor:

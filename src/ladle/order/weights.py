@@ -49,7 +49,7 @@ class Weighted:
         if not 1 <= self.num_draws <= most:
             told = "" if replacement else f" without replacement (so many of {self.num_samples} weights are above 0)"
             raise ConfigError(f"num_draws: expected 1 to {most}{told}, found {num_draws}")
-        self._weights = given / given.max()  # so that no sum overflows, and no product is lost near 0
+        self._weights = given
         self._order: tuple[int | None, I64] = None, np.empty(0, dtype=np.int64)  # (epoch, order) last used without replacement
 
     def draws(self, epoch: int, first: int, count: int) -> I64:
@@ -75,7 +75,12 @@ class Weighted:
 
     @cached_property
     def _sums(self) -> F64:
-        return np.cumsum(self._weights)
+        return np.cumsum(self._shares())
+
+    def _shares(self) -> F64:
+        """The weights in parts of the largest: so no sum overflows, and no product is lost near 0."""
+        shares: F64 = self._weights / self._weights.max()
+        return shares
 
     def _ordered(self, epoch: int) -> I64:
         """All samples above 0 in the order of an epoch without replacement. Read-only by custom.
@@ -97,12 +102,12 @@ class Weighted:
         if not self.replacement:
             return float(self.num_draws)
         with np.errstate(divide="ignore"):  # one sample alone: p = 1, log(0)
-            return float(-np.expm1(self.num_draws * np.log1p(-self._weights / self._sums[-1])).sum())
+            return float(-np.expm1(self.num_draws * np.log1p(-self._shares() / self._sums[-1])).sum())
 
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits of the weights' proportions, for a recipe."""
-        return hashlib.blake2b(self._weights.astype("<f8", copy=False).data, digest_size=16).hexdigest()
+        return hashlib.blake2b(self._shares().astype("<f8", copy=False).data, digest_size=16).hexdigest()
 
     def __str__(self) -> str:
         said = "with" if self.replacement else "without"
@@ -135,7 +140,7 @@ def class_weights(labels: ArrayLike) -> F64:
 
 def _checked(weights: ArrayLike, num_samples: int | None) -> F64:
     try:
-        array = np.asarray(weights, dtype=np.float64)
+        array = np.array(weights, dtype=np.float64)  # a copy of our own
     except (TypeError, ValueError):
         raise ConfigError(f"weights: expected numbers, found {type(weights).__name__} of something else") from None
     if array.ndim != 1 or not array.size:
