@@ -23,6 +23,7 @@ class Documents(Protocol):
     """What a split needs to know of them, shard by shard."""
 
     counts: list[int]  # documents in each shard
+    folder: Path | None  # where the corpus lies; None in memory
 
     def ends(self, shard: int) -> Ends:
         """Each document's end within the shard: the index after its last token, uint64 [documents], ascending."""
@@ -36,6 +37,8 @@ class Documents(Protocol):
 
 class MemoryDocuments:
     """Ends in memory, for one shard; sources are unknown. Source of every method: Documents."""
+
+    folder: Path | None = None
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
@@ -136,6 +139,7 @@ class StoredDocuments:
     def __init__(self, shards: Sequence[ShardFiles], sources: Sources) -> None:
         self._shards = shards
         self._sources = sources
+        self.folder = shards[0].folder if shards else None
         self.counts = [shard.num_documents for shard in shards]
 
     def ends(self, shard: int) -> Ends:

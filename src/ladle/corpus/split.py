@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
@@ -120,10 +121,13 @@ class Split:
             done += size
         return tokens
 
-    def pieces(self, shards: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], count: int) -> list[memoryview | bytes]:
+    def pieces(
+        self, shards: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], count: int | npt.NDArray[np.int64]
+    ) -> list[memoryview | bytes]:
         """Tokens [start, start + count) of each start, verified, as bytes: of scattered rows, each within its shard.
 
-        shards: int64 [rows], where each start lies. starts: int64 [rows]. The shards' dtype is the split's.
+        shards: int64 [rows], where each start lies. starts: int64 [rows]. count: of all, or int64 [rows]. The shards' dtype is
+        the split's.
         Raises FormatError for damaged bytes, and for a file that was cut short: touching what is gone would end the process.
         Sizes are looked at before each call, unless all were within SIZE_SECONDS: asking 60 files would double a batch's time
         where batches follow each other within microseconds, and costs nothing where a step is trained between them.
@@ -133,12 +137,12 @@ class Split:
             for shard in of:
                 shard.check_size()
             self._sizes_known_until, self._maps = now + SIZE_SECONDS, Maps.of(of)
-        first = ((starts - self.bases[shards]) * size).tolist()
-        num_bytes = count * size
+        byte = (starts - self.bases[shards]) * size
+        places = zip(shards.tolist(), byte.tolist(), (byte + count * size).tolist(), strict=True)
         if self._maps is not None and self._maps.hold:  # hundreds of shards do not fit a core's cache: touch few objects
             contents = self._maps.contents
-            return [contents[shard][byte : byte + num_bytes] for shard, byte in zip(shards.tolist(), first, strict=True)]
-        return [of[shard].piece(byte, byte + num_bytes) for shard, byte in zip(shards.tolist(), first, strict=True)]
+            return [contents[shard][first:last] for shard, first, last in places]
+        return [of[shard].piece(first, last) for shard, first, last in places]
 
     def check_ids(self, ids: npt.NDArray[Any], starts: int | npt.NDArray[np.int64]) -> None:
         """Every id must be below vocab_size; free when the manifest's max_id already says so, or when neither is known.
@@ -172,6 +176,46 @@ class Split:
             ends[first : first + count] = documents.ends(shard) + np.uint64(self.bases[shard])
             first += count
         return ends
+
+    def ends_by_shard(self) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+        """(the shard's first token, where its documents end counted from there: uint64, ascending), shard after shard.
+
+        Raises ConfigError when the split does not know its documents.
+        """
+        documents = self._known_documents()
+        for shard in range(len(self.shards)):
+            yield int(self.bases[shard]), documents.ends(shard)
+
+    def documents_in(self, first: int, last: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(first, last): the tokens [first, last) of each document that holds any of the tokens asked for. int64 each."""
+        documents, found = self._known_documents(), []
+        for shard in range(len(self.shards)):
+            base, end = int(self.bases[shard]), int(self.bases[shard + 1])
+            if not (base < last and first < end and first < last):
+                continue
+            ends = documents.ends(shard)
+            low, high = np.searchsorted(ends, np.array([max(first - base, 0), min(last, end) - base - 1], np.uint64), side="right")
+            stop = base + ends[low : high + 1].astype(np.int64)
+            begin = np.concatenate([[base + int(ends[low - 1]) if low else base], stop[:-1]])
+            found.append((begin, stop))
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        begins, stops = zip(*found, strict=True)
+        return np.concatenate(begins), np.concatenate(stops)
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether the corpus says of each token if it is to be learned."""
+        return False
+
+    def loss_mask(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """1 where a token is to be learned: of tokens [start, start + length), one after the other."""
+        raise ConfigError(f"{self.where}: expected a loss mask, found none ({len(starts)}, {len(lengths)})")
+
+    @property
+    def folder(self) -> Path | None:
+        """The corpus's folder, or None for a split in memory or of files that know no documents."""
+        return None if self._documents is None else self._documents.folder
 
     def document_tokens(self, documents: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """(first, last): the tokens [first, last) of each document. documents: integers [k], in any order; int64 [k] each.

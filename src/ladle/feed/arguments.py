@@ -21,3 +21,10 @@ def integer(name: str, value: object, low: int = -LARGEST, high: int = LARGEST) 
     if number >= high:
         raise ConfigError(f"{name}: expected less than {high}, found {number}")
     return number
+
+
+def flag(name: str, value: object) -> bool:
+    """value, where it is True or False. Raises ConfigError."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: expected True or False, found {value!r}")
+    return value

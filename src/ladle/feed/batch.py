@@ -9,10 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ladle.errors import ConfigError
+from ladle.feed.boundaries import Boundaries, like
 from ladle.feed.state import FeedState
 from ladle.order.permutation import I64
 
 DIGEST_MODULUS = 2**64
+PLACE = ("position", "next_position", "num_targets", "num_local_targets", "rows", "starts")
 
 Arrival = Callable[[], Any]  # gives what unpacks to x and y, in the thread that will use them
 
@@ -23,12 +26,28 @@ class Batch:
     x, y: int64 (rows, T), contiguous, sharing no element; y is x one token later, `ignore_index` where a target does
     not count. They are the user's own: nothing writes into them again.
     position: slots handed out before this batch, all ranks together; next_position: after it.
-    num_targets: targets that count in the global batch, over all ranks.
+    num_targets: targets that count in the global batch, over all ranks. num_local_targets: those of this rank's rows.
     rows: numbers of this rank's rows in the stream (a range). starts: int64 (rows,), read-only, the token index in the
     split of each row's first input.
+    Of feeds that keep documents apart (pack=, mask_documents=True), else ConfigError: positions, segments, cu_seqlens and
+    max_seqlen, where x lives.
     """
 
-    __slots__ = ("_arrival", "_digest", "_stream", "next_position", "num_targets", "position", "rows", "starts", "x", "y")
+    __slots__ = (
+        "_arrival",
+        "_boundaries",
+        "_digest",
+        "_made",
+        "_stream",
+        "next_position",
+        "num_local_targets",
+        "num_targets",
+        "position",
+        "rows",
+        "starts",
+        "x",
+        "y",
+    )
 
     def __init__(
         self,
@@ -37,16 +56,20 @@ class Batch:
         position: int,
         next_position: int,
         num_targets: int,
+        num_local_targets: int,
         rows: range,
         starts: I64,
         stream: FeedState | Mapping[str, object],
+        boundaries: Boundaries | None = None,
     ) -> None:
-        """arrival: gives x and y once `arrive` is called. stream: a state of the feed, at any position; or `state` itself."""
+        """arrival: gives x and y once `arrive` is called. stream: a state of the feed, at any position; or `state` itself.
+        boundaries: of the documents in these rows, where the feed keeps them apart."""
         self._arrival: Arrival | None = arrival
         self.x: Any = None
         self.y: Any = None
         self.position, self.next_position = position, next_position
-        self.num_targets = num_targets
+        self.num_targets, self.num_local_targets = num_targets, num_local_targets
+        self._boundaries, self._made = boundaries, dict[str, Any]()
         self.rows, self.starts, self._stream = rows, starts, stream
         self._digest: int | None = None
 
@@ -65,6 +88,43 @@ class Batch:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.y))
+
+    # --- where documents begin and end, computed when asked for ---
+
+    @property
+    def boundaries(self) -> Boundaries:
+        """The documents' pieces in this rank's rows, as arrays of NumPy. Raises ConfigError where they are not kept apart."""
+        if self._boundaries is None:
+            raise ConfigError(
+                "batch: expected a feed that keeps documents apart, found plain windows; make the feed with "
+                "mask_documents=True, or with pack="
+            )
+        return self._boundaries
+
+    @property
+    def positions(self) -> Any:
+        """int64 (rows, T): each token's place in its document, also where a row begins within one; padding has 0."""
+        return self._delivered("positions")
+
+    @property
+    def segments(self) -> Any:
+        """int32 (rows, T): which document of its row a token belongs to, from 0; padding has -1."""
+        return self._delivered("segments")
+
+    @property
+    def cu_seqlens(self) -> Any:
+        """int32 [documents' parts + 1], strictly increasing from 0: where they end, all rows laid end to end, without padding."""
+        return self._delivered("cu_seqlens")
+
+    @property
+    def max_seqlen(self) -> int:
+        """The length of the longest document's part, in tokens."""
+        return self.boundaries.max_seqlen
+
+    def _delivered(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = like(getattr(self.boundaries, name), self.x)
+        return self._made[name]
 
     @property
     def digest(self) -> int:
@@ -107,17 +167,17 @@ class Batch:
         return self._with(lambda: (x, y))
 
     def _with(self, arrival: Arrival) -> Batch:
-        place = {name: getattr(self, name) for name in ("position", "next_position", "num_targets", "rows", "starts")}
-        return Batch(arrival, **place, stream=self._stream).arrive()
+        place = {name: getattr(self, name) for name in PLACE}
+        return Batch(arrival, **place, stream=self._stream, boundaries=self._boundaries).arrive()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A batch crosses to another process as bytes, narrow where the ids allow, and never through shared memory.
 
         So any number of batches may be kept. What arrives is torch's where it was, else NumPy's.
         """
-        place = self.position, self.next_position, self.num_targets, self.rows, self.starts
+        place = {name: getattr(self, name) for name in PLACE} | {"boundaries": self._boundaries}
         packed = _packed(*(self._on_host(part) for part in self))
-        return _arrived, (hasattr(self.x, "cpu"), *packed, *place, self.state, self._digest)
+        return _arrived, (hasattr(self.x, "cpu"), packed, place, self.state, self._digest)
 
     def __repr__(self) -> str:
         rows, T = self.x.shape
@@ -132,7 +192,14 @@ def _packed(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.
     return rows.astype(np.min_scalar_type(high) if low >= 0 else np.int64), places, y.reshape(-1)[places]
 
 
-def _arrived(torch: bool, ids: NDArray[Any], places: NDArray[np.intp], values: NDArray[Any], *args: Any) -> Batch:
+def _arrived(
+    torch: bool,
+    packed: tuple[NDArray[Any], NDArray[np.intp], NDArray[Any]],
+    place: Mapping[str, Any],
+    state: Mapping[str, object],
+    digest: int | None,
+) -> Batch:
+    ids, places, values = packed
     block = np.empty((2, ids.shape[0], ids.shape[1] - 1), dtype=np.int64)
     block[0], block[1] = ids[:, :-1], ids[:, 1:]
     block[1].reshape(-1)[places] = values
@@ -141,15 +208,6 @@ def _arrived(torch: bool, ids: NDArray[Any], places: NDArray[np.intp], values: N
         from torch import from_numpy
 
         x, y = from_numpy(x), from_numpy(y)
-    position, next_position, num_targets, rows, starts, state, digest = args
-    batch = Batch(
-        lambda: (x, y),
-        position=position,
-        next_position=next_position,
-        num_targets=num_targets,
-        rows=rows,
-        starts=starts,
-        stream=state,
-    ).arrive()
+    batch = Batch(lambda: (x, y), **place, stream=state).arrive()
     batch._digest = digest
     return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,17 +85,23 @@ class Exclusions:
             found += layer.below(start + high) - layer.below(start + begin)
         return found
 
+    def columns(self, start: I64, low: I64, high: I64, slot: I64) -> Iterator[tuple[int, int, int]]:
+        """(row, first, last): the columns [first, last) that are excluded, among [low, high) of each row. All as for count."""
+        for layer in self.layers:
+            begin = start + np.minimum(np.maximum(low, layer.from_position - slot), high)
+            first = np.searchsorted(layer.last, begin, side="right")
+            after = np.searchsorted(layer.first, start + high, side="left")
+            for row in np.flatnonzero(first < after).tolist():
+                base = int(start[row])
+                for place in range(int(first[row]), int(after[row])):
+                    column = max(int(layer.first[place]), int(begin[row])) - base
+                    yield row, column, min(int(layer.last[place]) - base, int(high[row]))
+
     def mask(self, y: NDArray[Any], start: I64, slot: I64, ignore_index: int) -> None:
         """Write ignore_index over the excluded targets of y, int64 [rows, T]. start, slot: as for count."""
-        T = y.shape[1]
-        for layer in self.layers:
-            begin = start + np.clip(layer.from_position - slot, 0, T)
-            low = np.searchsorted(layer.last, begin, side="right")
-            high = np.searchsorted(layer.first, start + T, side="left")
-            for row in np.flatnonzero(low < high).tolist():
-                for place in range(int(low[row]), int(high[row])):
-                    after = int(layer.last[place] - start[row])
-                    y[row, max(int(layer.first[place]), int(begin[row])) - int(start[row]) : after] = ignore_index
+        nothing = np.zeros_like(start)
+        for row, first, last in self.columns(start, nothing, nothing + y.shape[1], slot):
+            y[row, first:last] = ignore_index
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain JSON values: [{"from_position": p, "documents": numbers, or {source: numbers}}, ...]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
@@ -15,20 +16,23 @@ from numpy.typing import NDArray
 from ladle.corpus.split import Split
 from ladle.errors import ClosedError, ConfigError, MissingExtra
 from ladle.feed.appearances import Appearance, appearances
-from ladle.feed.arguments import integer
+from ladle.feed.arguments import flag, integer
 from ladle.feed.audit import Certificate, audit
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.mixture import Mixture
 from ladle.feed.prefetch import Prefetcher
-from ladle.feed.producer import Producer, Shape, Ticket
-from ladle.feed.provenance import Span, spans
+from ladle.feed.pieces import PieceRows
+from ladle.feed.producer import Shape, Ticket
+from ladle.feed.provenance import Span, packed_spans, spans
 from ladle.feed.ranks import topology
 from ladle.feed.recipe import INDEPENDENT, Amendment, History, Recipe
 from ladle.feed.report import FeedReport, report
 from ladle.feed.shares import Share, shares
 from ladle.feed.state import FeedState
+from ladle.feed.streams import batches_of, stream_of
 from ladle.order.permutation import LARGEST
 from ladle.order.stream import Kind
+from ladle.rows.packs import Deal, Overlong, Policy
 from ladle.rows.windows import Tail
 
 
@@ -43,6 +47,12 @@ class Feed:
     stride: targets from one window's start to the next, at most W (None: W). score: "all" | "new" targets of overlaps.
     tail: "cover" (the last window is moved back and masks what it repeats: every token but the first is a target
     exactly once an epoch), "drop" or "pad". epoch_offset: shift the cuts each epoch. shuffle_block: see `Order`.
+    pack: None (windows), or documents kept whole in rows of T: "best_fit" (best-fit-decreasing: nearly no padding), "sequential" (in
+    order, a new row where the next document does not fit) or "single" (one a row). overlong: what becomes of a document
+    longer than T: "split", "drop" or "error". deal: "fresh" puts other documents together each epoch. pack_cache: the folder that
+    keeps the plan (None: beside the corpus).
+    mask_documents: of windows: no target lies in another document than its input, and batches know where documents end.
+    loss_mask: whether the corpus's own mask of targets counts (None: where it has one).
     ignore_index: what y holds where a target does not count. epochs, total_tokens: make the feed finite (slots).
     rank, world_size: this process's slice of the global batch; None: from torch.distributed where it is initialised.
     framework: "torch", "numpy", or "jax" (int32; rank and world_size are then JAX's processes where they are not given).
@@ -69,6 +79,12 @@ class Feed:
         tail: Tail = "cover",
         epoch_offset: bool = False,
         shuffle_block: int | None = None,
+        pack: Policy | None = None,
+        overlong: Overlong = "split",
+        deal: Deal = "fixed",
+        pack_cache: str | os.PathLike[str] | None = None,
+        mask_documents: bool = False,
+        loss_mask: bool | None = None,
         ignore_index: int = -100,
         epochs: int | None = None,
         total_tokens: int | None = None,
@@ -109,8 +125,17 @@ class Feed:
             epoch_offset=epoch_offset,
             shuffle_block=shuffle_block,
             score=score,
+            pack=pack,
+            overlong=overlong,
+            deal=deal,
+            mask_documents=flag("mask_documents", mask_documents),
+            loss_mask=None if loss_mask is None else flag("loss_mask", loss_mask),
         )
-        self.stream = source.stream(self.recipe) if isinstance(source, Mixture) else self.recipe.stream(source)
+        if pack is not None and window != block_size:
+            raise ConfigError(
+                f"window: expected block_size ({block_size}) with pack={pack!r}, found {window}: a row is packed whole"
+            )
+        self.stream = stream_of(self.recipe, source, pack_cache)
         self.history = _history(self.recipe, source)
         self._position = 0
         if epochs is not None and order == "random":
@@ -122,8 +147,8 @@ class Feed:
             source.check_end(self.stream, self.end)
         tokens = source.joined if isinstance(source, Mixture) else source
         send, self._close_device = _sender(framework, device, self.shape, tokens)
-        self._producer = partial(
-            Producer, tokens, self.stream, self.shape, ignore_index=ignore_index, send=send, max_mapped=max_mapped
+        self._producer = batches_of(
+            self.recipe, source, self.stream, self.shape, ignore_index=ignore_index, send=send, max_mapped=max_mapped
         )
         self._look, self._walk = self._producer(), self._producer(advise=True)
         self._prefetcher = Prefetcher(self._walk, partial(_following, self.shape), prefetch) if prefetch else None
@@ -246,7 +271,10 @@ class Feed:
         """The documents in a row of the global batch number `step`, in order, with their provenance."""
         B, T = self.shape.batch_size, self.shape.block_size
         place, first = integer("row", row, 0, B), self._step(step) * B
-        return spans(self.source, int(self._look.rows(first, B).start[place]), T + 1)
+        found = self._look.rows(first, B).part(place, place + 1)
+        if isinstance(found, PieceRows) and self.recipe.pack is not None:
+            return [one for piece in packed_spans(self.source, found.pieces) for one in piece]
+        return spans(self.source, int(found.start[0]), T + 1)
 
     def steps_of(self, document: object, epochs: Iterable[int] = range(1)) -> list[Appearance]:
         """Every row that holds some of a document, in these epochs: (epoch, step, row, columns), by inverting the order.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
 from ladle.order.permutation import I64
+from ladle.rows.pieces import Pieces
 
 Tokens = NDArray[Any]  # uint16 or uint32
 ROWS_A_SHARD = 48  # with more, asking NumPy once a shard is quicker than Python once a row (measured: bench/mixture.py)
@@ -33,6 +34,49 @@ def gather(split: Split, starts: I64, block_size: int) -> NDArray[np.int64]:
     block[0] = rows[:, :-1]
     block[1] = rows[:, 1:]
     return block
+
+
+def gather_pieces(split: Split, pieces: Pieces, rows: int, block_size: int) -> NDArray[np.int64]:
+    """x and y of rows that are made of pieces, the rest of each row 0. As gather, of which y is right where a target counts.
+
+    pieces: of these rows. A piece with a label for its last slot is read one token further.
+    """
+    tokens = read_pieces(split, pieces, rows, block_size + 1)
+    if split.vocab_size is not None and split.max_id is None and int(tokens.max()) >= split.vocab_size:
+        for row, column, start, size in zip(*_lists(pieces, pieces.length), strict=True):  # one of them says which
+            split.check_ids(tokens[row, column : column + size], start)
+    block = np.empty((2, rows, block_size), dtype=np.int64)
+    block[0] = tokens[:, :-1]
+    block[1] = tokens[:, 1:]
+    return block
+
+
+def read_pieces(split: Split, pieces: Pieces, rows: int, length: int) -> Tokens:
+    """Rows of `length` tokens in the split's dtype, [rows, length], in which each piece stands at its column.
+
+    A piece that goes on is as long as the row but for the last token, which is the one that follows it.
+    """
+    more = pieces.length - pieces.labelled == 0
+    count = pieces.length + more
+    shards = np.searchsorted(split.bases[1:-1], pieces.start, side="right")
+    used = np.bincount(pieces.row, count, rows).astype(np.int64)
+    if not split.alike:
+        found = np.zeros((rows, length), dtype=split.dtype)
+        for row, column, start, size in zip(*_lists(pieces, count), strict=True):
+            found[row, column : column + size] = split.read(start, size)
+        return found
+    parts = split.pieces(shards, pieces.start, count)
+    padding = (length - used) * split.dtype.itemsize
+    # Where a row ends its padding follows: from the last row to the first, so that places do not move.
+    ends = np.searchsorted(pieces.row, np.arange(rows), side="right")
+    for end, size in zip(ends[::-1].tolist(), padding[::-1].tolist(), strict=True):
+        if size:
+            parts.insert(end, bytes(size))
+    return np.frombuffer(b"".join(parts), split.dtype).reshape(rows, length)
+
+
+def _lists(pieces: Pieces, count: I64) -> list[list[int]]:
+    return [array.tolist() for array in (pieces.row, pieces.column, pieces.start, count)]
 
 
 def read_rows(split: Split, starts: I64, length: int) -> Tokens:

@@ -59,6 +59,16 @@ class Placer:
         return lambda: pair
 
 
+def placed_like(array: NDArray[Any], x: Any) -> Any:
+    """An array (rows, T) of this process's rows, placed as x is; another one whole, on x's first device here."""
+    if x.is_fully_addressable:
+        same = array.shape == x.shape
+        return jax.device_put(array, x.sharding if same else min(x.devices(), key=lambda device: device.id))
+    if array.ndim != x.ndim:
+        return jax.device_put(array, min(x.sharding.addressable_devices, key=lambda device: device.id))
+    return jax.make_array_from_process_local_data(x.sharding, array, x.shape)  # type: ignore[no-untyped-call]
+
+
 def _check_rows(sharding: Any, whole: tuple[int, int], mine: slice) -> None:
     try:
         sharding.shard_shape(whole)

@@ -15,7 +15,8 @@ from ladle.feed.arguments import integer
 from ladle.feed.recipe import INDEPENDENT, Amendment, Recipe, canonical, digest
 from ladle.feed.shares import shares
 from ladle.order.mixture import Stages, integer_weights
-from ladle.rows.stream import MixedStream, Stream
+from ladle.rows.packs import Packs
+from ladle.rows.stream import MixedPackStream, MixedStream, Units
 
 Weights = Mapping[str, float]
 
@@ -142,7 +143,13 @@ class Mixture:
             seed=recipe.seed,
         )
 
-    def check_end(self, stream: Stream, end: int | None) -> None:
+    def packed(self, recipe: Recipe, packs: Sequence[Packs]) -> MixedPackStream:
+        """The stream of these plans, one for each source in name order. Raises ConfigError for a setting mixtures do not have."""
+        recipe.refuse("in a mixture", "neighbours come from different sources", "shuffle_block")
+        stages = [(self._first_unit(number, recipe.window), weights) for number, weights in enumerate(self._weights)]
+        return MixedPackStream(Stages(self.names, stages), self.names, packs, kind=recipe.order, seed=recipe.seed)
+
+    def check_end(self, stream: Units, end: int | None) -> None:
         """Before a feed of `end` slots begins: max_epochs holds, and every source appears. Raises ConfigError, or warns."""
         if self.max_epochs is not None and end is None:
             raise ConfigError(f"max_epochs={self.max_epochs}: expected total_tokens= beside it, found an endless feed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,20 @@ from ladle.rows.stream import Stream
 AHEAD = 4096  # rows planned at once, so that NumPy's cost a call disappears
 
 
+class Block(Protocol):
+    """Neighbouring rows of a plan."""
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+
+    def part(self, low: int, high: int) -> Self:
+        """Rows [low, high) of these."""
+
+
+Kind = TypeVar("Kind", bound=Block)
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """start: token index of each row's first input. [low, high): the columns whose targets count. int64 [rows] each."""
@@ -21,38 +36,52 @@ class Rows:
     low: I64
     high: I64
 
+    @property
+    def size(self) -> int:
+        return self.start.size
+
     def part(self, low: int, high: int) -> Rows:
         """Rows [low, high) of these, as views."""
         return Rows(self.start[low:high], self.low[low:high], self.high[low:high])
 
 
-class Plan:
-    """The endless sequence of rows of T slots. Row g covers slots [g * T, (g + 1) * T).
+class Ahead(Generic[Kind]):
+    """The endless sequence of rows. A pure function of the row number, with the last blocks that were computed kept.
 
-    A pure function of the row number; the last blocks that were computed are kept, since batches ask for neighbours.
-    Not shared between threads.
+    Batches ask for neighbours. Not shared between threads.
     """
 
-    def __init__(self, stream: Stream, block_size: int, ahead: int = AHEAD) -> None:
+    def __init__(self, ahead: int = AHEAD) -> None:
         """ahead: rows to compute at least, where batches follow each other; 1 where single ones are looked at."""
+        self._ahead = ahead
+        self._blocks: list[tuple[int, Kind]] = []
+
+    def rows(self, first: int, count: int) -> Kind:
+        """Rows [first, first + count)."""
+        for low, block in self._blocks:
+            if low <= first and first + count <= low + block.size:
+                return block.part(first - low, first - low + count)
+        # Ahead only once batches are seen to follow each other: the first batch of a resumed run waits for its own rows alone.
+        following = any(low <= first <= low + block.size + self._ahead for low, block in self._blocks)
+        block = self._compute(first, max(self._ahead, count) if following else count)
+        self._blocks = [(first, block), *self._blocks[:1]]  # two: the rows now, and those the kernel is told of
+        return block.part(0, count)
+
+    def _compute(self, first: int, count: int) -> Kind:
+        raise NotImplementedError
+
+
+class Plan(Ahead[Rows]):
+    """Rows of T slots cut from windows. Row g covers slots [g * T, (g + 1) * T)."""
+
+    def __init__(self, stream: Stream, block_size: int, ahead: int = AHEAD) -> None:
+        """ahead: see Ahead."""
         if block_size < 1 or stream.window % block_size:
             raise ConfigError(f"block_size: expected a divisor of the window {stream.window}, found {block_size}")
         if stream.whole_rows and block_size != stream.window:
             raise ConfigError(f"stride below the window needs block_size equal to it: {stream.window}, found {block_size}")
+        super().__init__(ahead)
         self.stream, self.block_size = stream, block_size
-        self._ahead = ahead
-        self._blocks: list[tuple[int, Rows]] = []
-
-    def rows(self, first: int, count: int) -> Rows:
-        """Rows [first, first + count)."""
-        for low, block in self._blocks:
-            if low <= first and first + count <= low + block.start.size:
-                return block.part(first - low, first - low + count)
-        # Ahead only once batches are seen to follow each other: the first batch of a resumed run waits for its own rows alone.
-        following = any(low <= first <= low + block.start.size + self._ahead for low, block in self._blocks)
-        block = self._compute(first, max(self._ahead, count) if following else count)
-        self._blocks = [(first, block), *self._blocks[:1]]  # two: the rows now, and those the kernel is told of
-        return block.part(0, count)
 
     def _compute(self, first: int, count: int) -> Rows:
         per_window = self.stream.window // self.block_size

@@ -96,11 +96,14 @@ class Producer:
         rows = self._plan.rows(first_row, shape.batch_size)
         low, high = _within(ticket, shape, rows)
         partial = np.flatnonzero((low > 0) | (high < shape.block_size))
-        lost = partial.size * shape.block_size - int((high[partial] - low[partial]).sum()) if partial.size else 0
         excluded, slots = ticket.history.exclusions, np.empty(0, dtype=np.int64)
-        if excluded:
-            slots = np.arange(first_row, first_row + shape.batch_size, dtype=np.int64) * shape.block_size
-            lost += int(excluded.count(rows.start, low, high, slots).sum())
+        num_targets, local = shape.slots, (mine.stop - mine.start) * shape.block_size
+        if excluded or partial.size:
+            count = high - low
+            if excluded:
+                slots = np.arange(first_row, first_row + shape.batch_size, dtype=np.int64) * shape.block_size
+                count -= excluded.count(rows.start, low, high, slots)
+            num_targets, local = int(count.sum()), int(count[mine].sum())
         if self._advisor is not None:
             self._advisor.before(first_row, self._starts)
         starts = rows.start[mine]
@@ -113,7 +116,8 @@ class Producer:
             self._send(block),
             position=ticket.position,
             next_position=ticket.next_position(shape),
-            num_targets=shape.slots - lost,
+            num_targets=num_targets,
+            num_local_targets=local,
             rows=range(first_row + mine.start, first_row + mine.stop),
             starts=starts,
             stream=FeedState(ticket.history, ticket.position),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ladle.corpus.split import Provenance, Split
 from ladle.feed.mixture import Mixture
+from ladle.rows.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,17 @@ def spans(source: Split | Mixture, start: int, length: int) -> list[Span]:
         return _within(source, start, length, None)
     number = source.source_of(start)
     return _within(source.splits[number], start - int(source.bases[number]), length, source.names[number])
+
+
+def packed_spans(source: Split | Mixture, pieces: Pieces) -> Iterator[list[Span]]:
+    """The spans of one packed row, piece by piece: columns are of the row, a label after its end included where it has one."""
+    goes_on = pieces.labelled == pieces.length
+    for column, start, length in zip(
+        pieces.column.tolist(), pieces.start.tolist(), (pieces.length + goes_on).tolist(), strict=True
+    ):
+        yield [
+            replace(span, columns=(span.columns[0] + column, span.columns[1] + column)) for span in spans(source, start, length)
+        ]
 
 
 def _within(split: Split, start: int, length: int, corpus: str | None) -> list[Span]:

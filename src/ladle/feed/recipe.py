@@ -13,7 +13,8 @@ from ladle.errors import ConfigError
 from ladle.feed.exclusions import NONE, Exclusions
 from ladle.order.permutation import ORDER_VERSION
 from ladle.order.stream import Kind, Order
-from ladle.rows.stream import Stream, WindowStream
+from ladle.rows.packs import Deal, Overlong, Packing, Packs, Policy
+from ladle.rows.stream import PackStream, Stream, WindowStream
 from ladle.rows.windows import Tail, Windows
 
 
@@ -29,6 +30,25 @@ class Recipe:
     epoch_offset: bool = False
     shuffle_block: int | None = None
     score: Literal["all", "new"] = "all"
+    pack: Policy | None = None
+    overlong: Overlong = "split"
+    deal: Deal = "fixed"
+    mask_documents: bool = False
+    loss_mask: bool | None = None
+
+    @property
+    def packing(self) -> Packing | None:
+        """How documents are put into rows, or None where rows are windows. Raises ConfigError for what cannot be."""
+        if self.pack is None:
+            self.refuse("without pack=", "it says how documents are packed", "overlong", "deal")
+            return None
+        self.refuse(f"with pack={self.pack!r}", "a packed row is whole documents", *WINDOWS_ALONE)
+        if self.order == "random":
+            raise ConfigError(
+                f"order: expected 'shuffled' or 'sequential' with pack={self.pack!r}, found 'random': independent rows would "
+                f"show some documents twice and others never"
+            )
+        return Packing(row_length=self.window, policy=self.pack, overlong=self.overlong, deal=self.deal, seed=self.seed)
 
     def settings(self) -> dict[str, object]:
         """The seed, the window, the order version, and what is not a default: a new option changes no old hash."""
@@ -63,8 +83,13 @@ class Recipe:
             n = windows.targets - self.window + 1
         return WindowStream(Order(kind=self.order, n=n, seed=self.seed, shuffle_block=self.shuffle_block), windows)
 
+    def packed(self, packs: Packs) -> PackStream:
+        """The stream of one split's packs."""
+        return PackStream(Order(kind=self.order, n=packs.num_rows, seed=self.seed, shuffle_block=self.shuffle_block), packs)
+
 
 DEFAULT = Recipe(seed=0, window=1)
+WINDOWS_ALONE = "stride", "tail", "epoch_offset", "score", "mask_documents"
 INDEPENDENT = "independent windows have no epochs, no neighbours and no tail (total_tokens= ends such a feed)"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ladle.rows.stream import Stream
+from ladle.rows.stream import Units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Share:
     epochs: float
 
 
-def shares(names: Sequence[str], stream: Stream, position: int) -> dict[str, Share]:
+def shares(names: Sequence[str], stream: Units, position: int) -> dict[str, Share]:
     """Of each source, after `position` slots in all; the slots add up to it."""
     slots, whole = stream.handed_out(position).tolist(), stream.epoch_slots.tolist()
     return {

@@ -1,6 +1,6 @@
-"""A stream of units: all that a feed knows of the order. Unit j -> where its window starts, and which columns it owns.
+"""A stream of units: all that a feed knows of the order. Unit j -> what lies in it.
 
-Two kinds: the windows of one split, and the windows of several in a mixture. Integers only; tokens are numbered through
+A unit is a window, or a packed row; of one split, or of several in a mixture. Integers only; tokens are numbered through
 all sources, laid end to end.
 """
 
@@ -16,16 +16,18 @@ from ladle.order.mixture import Stages
 from ladle.order.orders import Orders
 from ladle.order.permutation import I64
 from ladle.order.stream import Kind, Order
+from ladle.rows.packs import Packs
+from ladle.rows.pieces import Pieces, joined
 from ladle.rows.windows import Windows, owned
 
 Spans = tuple[I64, I64, I64]
 
 
-class Stream(Protocol):
-    """Unit -> window.
+class Units(Protocol):
+    """What all streams have in common.
 
-    window: W, in targets. num_tokens: of all sources. scattered: whether neighbouring units lie apart in the files.
-    whole_rows: whether a row must be a whole window. epoch_slots: of each source, int64 [S].
+    window: W, in slots. num_tokens: of all sources. scattered: whether neighbouring units lie apart in the files.
+    whole_rows: whether a row must be a whole unit. epoch_slots: of each source, int64 [S].
     """
 
     window: int
@@ -38,17 +40,28 @@ class Stream(Protocol):
     def units_per_epoch(self) -> int | None:
         """Units from one epoch's border to the next, or None where there are no epochs."""
 
+    def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
+        """The units that read any of the inputs [first, last) of a source (its own numbering) in that source's epoch."""
+
+    def handed_out(self, position: int) -> I64:
+        """Slots of each source among the first `position`, int64 [S]; they add up to it."""
+
+
+class Stream(Units, Protocol):
+    """Unit -> window."""
+
     def spans(self, first_unit: int, count: int) -> Spans:
         """(start, low, high) of units [first_unit, first_unit + count), int64 [count] each.
 
         start: the token of the window's first input. [low, high): the columns, from start, whose targets it owns.
         """
 
-    def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
-        """The units that read any of the targets [first, last) of a source (its own numbering) in that source's epoch."""
 
-    def handed_out(self, position: int) -> I64:
-        """Slots of each source among the first `position`, int64 [S]; they add up to it."""
+class PackedStream(Units, Protocol):
+    """Unit -> a row of documents."""
+
+    def pieces(self, first_unit: int, count: int) -> Pieces:
+        """What lies in units [first_unit, first_unit + count), each one a row."""
 
 
 class WindowStream:
@@ -115,6 +128,70 @@ class MixedStream:
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         own = self.orders.units(source, epoch, self.windows[source].holding(epoch, first, last))
+        units = self.stages.join(source, own)
+        return np.sort(units[units >= 0])
+
+    def handed_out(self, position: int) -> I64:
+        unit, rest = divmod(position, self.window)
+        slots = self.stages.counts(unit) * self.window
+        slots[self.stages.split(unit, 1)[0]] += rest
+        return slots
+
+
+class PackStream:
+    """The packed rows of one split in an order."""
+
+    def __init__(self, order: Order, packs: Packs) -> None:
+        self.order, self.packs = order, packs
+        self.window, self.num_tokens = packs.packing.row_length, packs.num_tokens
+        self.scattered = order.kind != "sequential" or packs.packing.policy == "best_fit"
+        self.whole_rows = True
+        self.epoch_slots = np.array([packs.num_rows * self.window], dtype=np.int64)
+
+    @property
+    def units_per_epoch(self) -> int | None:
+        return self.order.n
+
+    def pieces(self, first_unit: int, count: int) -> Pieces:
+        epochs, rows = self.order.windows(first_unit, count)
+        return self.packs.pieces(rows, epochs)
+
+    def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
+        del source  # there is one
+        return np.sort(self.order.units(epoch, self.packs.holding(first, last, epoch)))
+
+    def handed_out(self, position: int) -> I64:
+        return np.array([position], dtype=np.int64)
+
+
+class MixedPackStream:
+    """The packed rows of several splits, interleaved by their weights; each in an order of its own."""
+
+    def __init__(self, stages: Stages, names: Sequence[str], packs: Sequence[Packs], *, kind: Kind, seed: int) -> None:
+        """names: sorted. packs: the plan of each, all of one row length."""
+        self.stages, self.names, self.packs = stages, names, packs
+        self.window, self.num_tokens = packs[0].packing.row_length, sum(plan.num_tokens for plan in packs)
+        self.scattered, self.whole_rows = True, True
+        self.orders = Orders(kind, [plan.num_rows for plan in packs], names, seed)
+        self.epoch_slots = np.array([plan.num_rows * self.window for plan in packs], dtype=np.int64)
+        self._bases = np.cumsum([0, *(plan.num_tokens for plan in packs[:-1])], dtype=np.int64)
+
+    @property
+    def units_per_epoch(self) -> int | None:
+        return None
+
+    def pieces(self, first_unit: int, count: int) -> Pieces:
+        source, own = self.stages.split(first_unit, count)
+        epoch, chosen = self.orders.windows(source, own)
+        order = np.argsort(source, kind="stable")
+        parts = []
+        for which in np.split(order, np.flatnonzero(np.diff(source[order])) + 1):
+            number = int(source[which[0]])
+            parts.append((which, self.packs[number].pieces(chosen[which], epoch[which]).moved(int(self._bases[number]))))
+        return joined(parts)
+
+    def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
+        own = self.orders.units(source, epoch, self.packs[source].holding(first, last, epoch))
         units = self.stages.join(source, own)
         return np.sort(units[units >= 0])
 
