@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ladle.feed.feed import Feed as Feed
     from ladle.feed.get_batch import get_batch as get_batch
     from ladle.feed.mixture import Mixture as Mixture
+    from ladle.train.seeds import set_seed as set_seed
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ _WHERE = {
     "get_batch": "ladle.feed.get_batch",
     "open": "ladle.corpus.open",
     "prepare": "ladle.corpus.prepare",
+    "set_seed": "ladle.train",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "get_batch",
     "open",
     "prepare",
+    "set_seed",
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
-from ladle.train import learning_rate, scaled_rate
+from ladle.train import learning_rate, scale_lr
 
 
 def rates(steps: int, *, warmup: int, decay: int, peak: float = 1.0, floor: float = 0.0) -> list[float]:
@@ -67,9 +67,9 @@ def test_defined_everywhere_reaches_the_peak_and_never_jumps(steps: int, warmup:
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 2.0), ("sqrt", math.sqrt(2))])
 def test_scaling_counts_every_row_of_an_update(rule: str, factor: float) -> None:
     """4 rows a pass, 8 passes, 2 ranks are 64 rows; the rate was found at 32."""
-    assert scaled_rate(0.5, 4 * 8 * 2, 32, rule) == pytest.approx(0.5 * factor)
+    assert scale_lr(0.5, 32, 4 * 8 * 2, rule) == pytest.approx(0.5 * factor)
 
 
 def test_unknown_rule() -> None:
     with pytest.raises(ConfigError, match="rule: expected 'linear' or 'sqrt', found 'cubic'"):
-        scaled_rate(1.0, 2, 1, "cubic")
+        scale_lr(1.0, 2, 1, "cubic")

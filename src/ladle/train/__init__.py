@@ -14,26 +14,46 @@ if TYPE_CHECKING:
     from ladle.train.evaluation import evaluate as evaluate
     from ladle.train.gradient import accumulate as accumulate
     from ladle.train.loop import train as train
+    from ladle.train.micro_batches import accumulation_steps as accumulation_steps
+    from ladle.train.micro_batches import count_samples as count_samples
+    from ladle.train.micro_batches import count_targets as count_targets
+    from ladle.train.micro_batches import cut as cut
+    from ladle.train.micro_batches import effective_batch as effective_batch
+    from ladle.train.micro_batches import grouped as grouped
+    from ladle.train.micro_batches import steps_per_epoch as steps_per_epoch
     from ladle.train.optimizer import decay_groups as decay_groups
     from ladle.train.ranks import Ranks as Ranks
     from ladle.train.ranks import joined as joined
     from ladle.train.report import Report as Report
     from ladle.train.schedule import learning_rate as learning_rate
-    from ladle.train.schedule import scaled_rate as scaled_rate
+    from ladle.train.schedule import scale_lr as scale_lr
+    from ladle.train.schedule import warmup_cosine as warmup_cosine
+    from ladle.train.seeds import set_seed as set_seed
+    from ladle.train.warmup import WarmupCosine as WarmupCosine
 
 _WHERE = {
     "PRESETS": "config",
     "Ranks": "ranks",
     "Report": "report",
     "TrainConfig": "config",
+    "WarmupCosine": "warmup",
     "accumulate": "gradient",
+    "accumulation_steps": "micro_batches",
     "compare": "difference",
+    "count_samples": "micro_batches",
+    "count_targets": "micro_batches",
+    "cut": "micro_batches",
     "decay_groups": "optimizer",
+    "effective_batch": "micro_batches",
     "evaluate": "evaluation",
+    "grouped": "micro_batches",
     "joined": "ranks",
     "learning_rate": "schedule",
-    "scaled_rate": "schedule",
+    "scale_lr": "schedule",
+    "set_seed": "seeds",
+    "steps_per_epoch": "micro_batches",
     "train": "loop",
+    "warmup_cosine": "schedule",
 }
 
 __all__ = [
@@ -41,14 +61,24 @@ __all__ = [
     "Ranks",
     "Report",
     "TrainConfig",
+    "WarmupCosine",
     "accumulate",
+    "accumulation_steps",
     "compare",
+    "count_samples",
+    "count_targets",
+    "cut",
     "decay_groups",
+    "effective_batch",
     "evaluate",
+    "grouped",
     "joined",
     "learning_rate",
-    "scaled_rate",
+    "scale_lr",
+    "set_seed",
+    "steps_per_epoch",
     "train",
+    "warmup_cosine",
 ]
 
 

@@ -3,29 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from ladle.errors import ConfigError
+from ladle.train.micro_batches import count_targets
 from ladle.train.ranks import Ranks
 
 
 def accumulate(
-    loss_sum: Callable[[Tensor, Tensor], Tensor], micro_batches: Iterable[tuple[Tensor, Tensor]], num_targets: int
+    loss_sum: Callable[..., Tensor],
+    micro_batches: Iterable[Any],
+    num_targets: int | None = None,
+    *,
+    count: Callable[[Any], int] = count_targets,
+    model: nn.Module | None = None,
 ) -> Tensor:
-    """Add the gradient of the mean loss over num_targets to every parameter's .grad, one micro-batch at a time.
+    """Add the gradient of the mean loss of one update to every parameter's .grad, one micro-batch at a time.
 
-    loss_sum(x, y): the sum of the losses of one micro-batch's targets, a scalar. num_targets: the targets that count in
-    ALL micro-batches of ALL ranks of the update. So every target weighs the same however the batch was cut: the mean of
-    micro-batches' means would weigh targets in small ones more. A micro-batch without a target adds 0.
-    Returns this rank's part of the mean loss, detached, on the device. No graph outlives its micro-batch.
+    loss_sum: the SUM of the losses of one micro-batch's targets, a scalar; called as loss_sum(x, y) for a tuple or a list,
+    as loss_sum(batch) for anything else. num_targets: the targets that count in ALL micro-batches of ALL ranks of the update;
+    None: they are counted by `count` (`count_targets`, or `count_samples` where every sample shall weigh the same), and added
+    up over torch.distributed's ranks. So every target weighs the same however the batch was cut: the mean of
+    micro-batches' means would weigh targets in small ones more. The divisor is that of the micro-batches given, so a last,
+    shorter group is right by itself. A micro-batch without a target adds 0, and so does an update without any.
+
+    model: a DistributedDataParallel that loss_sum calls. It then averages the gradient over the ranks once, in the last
+    micro-batch's backward pass, and the others do not wait for it (no_sync); every rank must have at least one micro-batch.
+    Any other model needs no mention: its .grad holds this rank's part, to be summed (not averaged) over the ranks.
+
+    Without `model` and with num_targets micro-batches are taken one by one, each after the one before it is done; otherwise
+    they are listed first. Returns this rank's part of the mean loss, detached, on the device. No graph outlives its
+    micro-batch: 16 of them need the memory of one.
+
+    BatchNorm sees micro-batches, not the batch: its statistics are of one micro-batch, its running averages move once a
+    micro-batch. No divisor mends that. Use GroupNorm or LayerNorm, freeze it (eval), or keep the micro-batch large (32 or so).
     """
+    if num_targets is None or model is not None:
+        micro_batches = list(micro_batches)
+    if num_targets is None:
+        num_targets = _over_ranks(sum(count(batch) for batch in micro_batches))
+    scale, quiet, last = 1.0, nullcontext, -1
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        scale, quiet, last = float(dist.get_world_size(model.process_group)), model.no_sync, len(micro_batches) - 1  # type: ignore[arg-type,assignment]
+        if last < 0:
+            raise ConfigError(
+                "micro_batches: expected at least one on every rank, found none; the other ranks would wait for ever"
+            )
     total: Tensor | None = None
-    for x, y in micro_batches:
-        part = loss_sum(x, y) / max(num_targets, 1)
-        part.backward()  # type: ignore[no-untyped-call]
+    for number, batch in enumerate(micro_batches):
+        context: AbstractContextManager[Any] = nullcontext() if number == last else quiet()
+        with context:
+            loss = loss_sum(*batch) if isinstance(batch, tuple | list) else loss_sum(batch)
+            part = loss / max(num_targets, 1)
+            (part if scale == 1.0 else part * scale).backward()  # type: ignore[no-untyped-call]
         total = part.detach() if total is None else total + part.detach()
+        del loss, part
     return torch.zeros(()) if total is None else total
+
+
+def _over_ranks(mine: int) -> int:
+    """The sum over torch.distributed's ranks, where there are several."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return mine
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    total = torch.tensor(mine, device=device)
+    dist.all_reduce(total)
+    return int(total.item())
 
 
 class Gradient:

@@ -31,7 +31,7 @@ from ladle.train.gradient import Gradient, accumulate
 from ladle.train.log import Log
 from ladle.train.ranks import Ranks
 from ladle.train.report import Progress, Report, banner
-from ladle.train.schedule import learning_rate, scaled_rate
+from ladle.train.schedule import learning_rate, scale_lr
 from ladle.train.vocabulary import find_splits
 
 _SAVED = {"feed": dict, "config": dict, "made_with": dict, "val_loss": float | None, "log_bytes": int}
@@ -215,7 +215,7 @@ class _Run:
         )
         if config.scale_rate == "none":
             return rate
-        return scaled_rate(rate, config.batch_size, config.base_batch_size, config.scale_rate)
+        return scale_lr(rate, config.base_batch_size, config.batch_size, config.scale_rate)
 
     def _digest(self, batch: Batch) -> Tensor:
         """The global batch's digest as a signed int64, on a device that can add it up over the ranks."""
