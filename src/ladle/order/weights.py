@@ -85,14 +85,16 @@ class Weighted:
     def _ordered(self, epoch: int) -> I64:
         """All samples above 0 in the order of an epoch without replacement. Read-only by custom.
 
-        Machines whose logarithms differ in the last bit may, once in very many epochs, exchange two neighbours.
+        Machines whose logarithms differ in the last bit may, once in many epochs, exchange two neighbours.
         """
         known, order = self._order
         if known != epoch:
             samples = np.flatnonzero(self._weights)
             words = counter_hash(samples, hash_key("weighted order", self.seed, epoch))
             u = ((words >> np.uint64(12)) + 0.5) * 2.0**-52  # never 0, never 1
-            order = samples[np.argsort(np.log(-np.log(u)) - np.log(self._weights[samples]), kind="stable")]
+            order = samples[
+                np.argsort(np.log(-np.log(u)) - np.log(self._weights[samples]))
+            ]  # of the key's logarithm: no overflow
             self._order = epoch, order
         return order
 
