@@ -13,7 +13,9 @@ from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
 from ladle.feed.mixture import Mixture
 from ladle.feed.plan import Plan
-from ladle.order.permutation import LARGEST
+from ladle.feed.streams import is_packed, uses_loss_mask
+from ladle.order.permutation import I64, LARGEST
+from ladle.rows.stream import PackedStream
 
 if TYPE_CHECKING:
     from ladle.feed.feed import Feed
@@ -44,8 +46,14 @@ def appearances(feed: Feed, document: object, epochs: Iterable[int]) -> list[App
     """
     number, split, base, own = place_of(feed.source, document)
     first, last = (int(edge[0]) for edge in split.document_tokens([own]))
-    stream, limit, exclusions = feed.stream, feed.end, feed.history.exclusions
-    B, T, found = feed.shape.batch_size, feed.shape.block_size, []
+    stream, limit = feed.stream, feed.end
+    B, T, found = feed.shape.batch_size, feed.shape.block_size, list[Appearance]()
+    if is_packed(stream):
+        for epoch in _checked(epochs, LARGEST // max(int(stream.epoch_slots.max()), 1)):
+            units = stream.holding(number, first, last, epoch)
+            units = units if limit is None else units[units < -(-limit // (B * T)) * B]
+            found += [_packed(feed, stream, (base, first, last), unit, epoch) for unit in units.tolist()]
+        return found
     plan, per_unit = Plan(stream, T, ahead=1), stream.window // T
     per_epoch = stream.units_per_epoch or split.num_tokens // stream.window + 2
     for epoch in _checked(epochs, LARGEST // (per_epoch * stream.window)):
@@ -55,9 +63,9 @@ def appearances(feed: Feed, document: object, epochs: Iterable[int]) -> list[App
             rows = plan.rows(unit * per_unit, per_unit)
             start = rows.start - base
             high = rows.high if limit is None else np.minimum(rows.high, np.maximum(limit - row * T, 0))
-            low = np.maximum(rows.low, first - 1 - start)
+            low = np.maximum(rows.low, first - 1 + feed.recipe.mask_documents - start)  # a first token's input is another's last
             high = np.maximum(np.minimum(high, last - 1 - start), low)
-            targets = high - low - exclusions.count(rows.start, low, high, row * T)
+            targets = _learned(feed, rows.start, low, high, row * T)
             holds = (start < last) & (start + T >= first)
             if limit is not None:
                 holds &= row < -(-limit // (B * T)) * B
@@ -73,6 +81,43 @@ def appearances(feed: Feed, document: object, epochs: Iterable[int]) -> list[App
                 for i in np.flatnonzero(holds).tolist()
             ]
     return found
+
+
+def _packed(feed: Feed, stream: PackedStream, document: tuple[int, int, int], row: int, epoch: int) -> Appearance:
+    """The document's part of a packed row.
+
+    document: (its source's first token, its own first and last + 1 in the source's numbering). row: a unit of the stream.
+    """
+    base, first, last = document
+    B, T, limit, pieces = feed.shape.batch_size, feed.shape.block_size, feed.end, stream.pieces(row, 1)
+    inside = np.flatnonzero((pieces.start - base < last) & (pieces.start - base + pieces.length > first))
+    column, start, length, labelled = (int(a[inside[0]]) for a in (pieces.column, pieces.start, pieces.length, pieces.labelled))
+    end = T if limit is None else min(max(limit - row * T, 0), T)
+    low, high = np.array([column]), np.array([max(min(column + labelled, end), column)])
+    virtual, slot = np.array([start - column]), np.array([row * T])
+    targets = int(_learned(feed, virtual, low, high, slot)[0])
+    return Appearance(
+        epoch=epoch,
+        step=row // B,
+        row=row % B,
+        position=row * T,
+        columns=(column, column + length + (labelled == length)),
+        targets=targets,
+    )
+
+
+def _learned(feed: Feed, start: I64, low: I64, high: I64, slot: I64) -> I64:
+    """How many of the targets in columns [low, high) of each row count: neither excluded nor left out by the corpus's mask."""
+    exclusions, tokens = feed.history.exclusions, feed.source.joined if isinstance(feed.source, Mixture) else feed.source
+    if not uses_loss_mask(feed.recipe, tokens):
+        return high - low - exclusions.count(start, low, high, slot)
+    at = np.cumsum(high - low) - (high - low)
+    learned = tokens.loss_mask(start + low + 1, high - low)
+    for row, first, last in exclusions.columns(start, low, high, slot):
+        learned[at[row] + first - low[row] : at[row] + last - low[row]] = 0
+    total: I64 = np.concatenate([[0], np.cumsum(learned, dtype=np.int64)])
+    count: I64 = total[at + high - low] - total[at]
+    return count
 
 
 def place_of(source: Split | Mixture, document: object) -> tuple[int, Split, int, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -16,9 +16,14 @@ from ladle.feed.arguments import integer
 from ladle.feed.coverage import often
 from ladle.feed.ledger import Counts, Ledger, Taken
 from ladle.feed.mixture import Mixture
+from ladle.feed.pack_audit import PackAccount, audited
+from ladle.feed.pack_ledger import PackLedger
 from ladle.feed.plan import Plan, Rows
 from ladle.feed.recipe import canonical, digest
+from ladle.feed.streams import is_packed, uses_loss_mask
+from ladle.feed.tally import Tallies
 from ladle.order.permutation import I64, LARGEST
+from ladle.rows.stream import Stream
 
 if TYPE_CHECKING:
     from ladle.feed.feed import Feed
@@ -31,8 +36,9 @@ class Account:
     """What the audited windows did with one source.
 
     source: its name in a mixture, else "". tokens: N. windows: handed out. epochs: whole ones; None for order="random".
-    slots = trained + masked + padded; masked are repeats, and the targets of excluded documents (`excluded`).
-    handed = trained + excluded: slots of targets. partial: how many of them in an epoch that has not ended.
+    slots = trained + masked + padded; masked are repeats, and the targets of excluded documents (`excluded`), at documents' ends
+    (`boundary`, with mask_documents) and left out by the corpus's own mask (`unlearned`).
+    handed = trained + excluded + boundary + unlearned: slots of targets. partial: how many of them in an epoch that has not ended.
     times: {how often: targets} in a whole epoch, or over all draws of order="random"; empty where there is neither.
     """
 
@@ -48,6 +54,8 @@ class Account:
     excluded: int
     partial: int
     times: dict[int, int]
+    boundary: int = 0
+    unlearned: int = 0
 
     @property
     def dropped(self) -> int:
@@ -62,7 +70,14 @@ class Account:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         told = {"exact": self.exact, **asdict(self), "dropped": self.dropped}
+        for name in ("boundary", "unlearned"):  # where nothing keeps documents apart these are no question
+            told = told if told[name] else {key: value for key, value in told.items() if key != name}
         return {**told, "times": {str(number): targets for number, targets in self.times.items()}}
+
+    @property
+    def _apart(self) -> str:
+        ends = f" + {self.boundary:,} at documents' ends" if self.boundary else ""
+        return ends + (f" + {self.unlearned:,} masked by the corpus" if self.unlearned else "")
 
     def __str__(self) -> str:
         name, epochs, N = f"{self.source}: " if self.source else "", self.epochs or 0, self.tokens
@@ -81,7 +96,7 @@ class Account:
         if set(self.times) <= {0, 1} and epochs:
             part = f" + {self.partial:,}" * (self.partial > 0)
             lines.append(
-                f"  tokens  {epochs:,} x {N:,}{part} = {self.trained:,} trained + {self.excluded:,} excluded "
+                f"  tokens  {epochs:,} x {N:,}{part} = {self.trained:,} trained + {self.excluded:,} excluded{self._apart} "
                 f"+ {epochs:,} first + {epochs * self.dropped:,} dropped"
             )
         elif self.times:
@@ -90,6 +105,8 @@ class Account:
             f"  slots   {self.slots:,} = {self.trained:,} trained + {self.masked:,} masked ({self.excluded:,} excluded) "
             f"+ {self.padded:,} padded"
         )
+        if self.boundary or self.unlearned:
+            lines[-1] = lines[-1].replace(" excluded)", f" excluded{self._apart})")
         return "\n".join(lines)
 
 
@@ -105,7 +122,7 @@ class Certificate:
     corpus: str
     window: int
     slots: int
-    accounts: tuple[Account, ...]
+    accounts: tuple[Account | PackAccount, ...]
     plan: str
     num_faults: int
     faults: tuple[str, ...]
@@ -150,7 +167,10 @@ def audit(
     """
     from ladle.corpus.progress import Progress  # here: it brings tqdm, which reads the environment
 
-    source, units = feed.source, _units(feed, epochs, total_tokens)
+    source, stream, units = feed.source, feed.stream, _units(feed, epochs, total_tokens)
+    if is_packed(stream):
+        told, books, plan = audited(feed, stream, units, progress)
+        return _certificate(feed, units, told, books, plan)
     named = dict(zip(source.names, source.splits, strict=True)) if isinstance(source, Mixture) else {"": source}
     bases = np.array([0, *np.cumsum([split.num_tokens for split in named.values()])], dtype=np.int64)
     random = feed.recipe.order == "random"
@@ -158,27 +178,51 @@ def audit(
     drawn = [Counts() for _ in named]
     hashed = hashlib.blake2b(digest_size=16)
     with Progress("auditing", units, progress, unit="windows") as done:
-        for taken in _windows(feed, units):
+        for taken in _windows(feed, stream, units):
             hashed.update(np.stack((taken.start, taken.first, taken.last), axis=1).astype("<i8").data)
             for number, mine in _by_source(taken, bases):
                 (drawn if random else ledgers)[number].take(mine)
             done(taken.start.size)
-    recipe, corpus = feed.history.at(units * feed.recipe.window)
     accounts = [_account(ledger) for ledger in ledgers]
     if random:
         accounts = [
-            _account_of_draws(feed, name, units, counts, bases[i : i + 2])
+            _account_of_draws(feed, stream, name, units, counts, bases[i : i + 2])
             for i, (name, counts) in enumerate(zip(named, drawn, strict=True))
         ]
+    if feed.recipe.mask_documents or any(uses_loss_mask(feed.recipe, split) for split in named.values()):
+        accounts = [_masked(feed, number, account, ledgers) for number, account in enumerate(accounts)]
+    return _certificate(feed, units, accounts, ledgers, hashed.hexdigest())
+
+
+def _certificate(
+    feed: Feed, units: int, accounts: Sequence[Account | PackAccount], ledgers: Sequence[Ledger | PackLedger], plan: str
+) -> Certificate:
+    recipe, corpus = feed.history.at(units * feed.recipe.window)
     return Certificate(
         recipe=recipe,
         corpus=corpus,
         window=feed.recipe.window,
         slots=units * feed.recipe.window,
         accounts=tuple(accounts),
-        plan=hashed.hexdigest(),
+        plan=plan,
         num_faults=sum(ledger.num_faults for ledger in ledgers),
         faults=tuple(fault for ledger in ledgers for fault in ledger.faults),
+    )
+
+
+def _masked(feed: Feed, number: int, account: Account, ledgers: Sequence[Ledger]) -> Account:
+    """The account with what documents' ends and the corpus's mask take away, counted apart from the ledger's own counts."""
+    tally = Tallies(feed, number).until(account.slots)
+    handed = tally.trained + tally.excluded + tally.boundary + tally.unlearned
+    if handed != account.handed and ledgers:
+        ledgers[number].fault(f"the counts do not add up: expected {account.handed} targets in all, found {handed}")
+    return replace(
+        account,
+        trained=tally.trained,
+        excluded=tally.excluded,
+        boundary=tally.boundary,
+        unlearned=tally.unlearned,
+        masked=account.slots - tally.trained - account.padded,
     )
 
 
@@ -199,10 +243,10 @@ def _units(feed: Feed, epochs: int | None, total_tokens: int | None) -> int:
     return integer("epochs", 1 if epochs is None else epochs, 1, LARGEST // (per_epoch * W)) * per_epoch
 
 
-def _windows(feed: Feed, units: int) -> Iterator[Taken]:
+def _windows(feed: Feed, stream: Stream, units: int) -> Iterator[Taken]:
     """The first `units` windows, put together from the rows that the feed hands out."""
     W, T, exclusions = feed.recipe.window, feed.shape.block_size, feed.history.exclusions
-    plan, per_window = Plan(feed.stream, T, ahead=1), W // T
+    plan, per_window = Plan(stream, T, ahead=1), W // T
     sources = len(feed.source.names) if isinstance(feed.source, Mixture) else 1
     at_once = max(AT_ONCE, AT_ONCE // 16 * sources) // per_window or 1  # enough of each source for NumPy's stride
     for unit in range(0, units, at_once):
@@ -259,13 +303,13 @@ def _account(ledger: Ledger) -> Account:
     )
 
 
-def _account_of_draws(feed: Feed, name: str, units: int, drawn: Counts, ends: I64) -> Account:
+def _account_of_draws(feed: Feed, stream: Stream, name: str, units: int, drawn: Counts, ends: I64) -> Account:
     """ends: the source's first token among all sources', and the one after its last."""
     first, N, W = int(ends[0]), int(ends[1] - ends[0]), feed.recipe.window
 
     def starts() -> Iterator[I64]:
         for unit in range(0, units, AT_ONCE):
-            start, _, _ = feed.stream.spans(unit, min(AT_ONCE, units - unit))
+            start, _, _ = stream.spans(unit, min(AT_ONCE, units - unit))
             yield start[(start >= first) & (start < first + N)] - first
 
     seen = times.drawn(starts, drawn.units, W, N - 1)

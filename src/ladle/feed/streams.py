@@ -58,7 +58,7 @@ def batches_of(recipe: Recipe, source: Split | Mixture, stream: Stream | PackedS
             f"loss_mask: expected a corpus that was prepared with one, found none in {tokens.where}; prepare it with "
             f"train_spans_field= or chat_field="
         )
-    masked = tokens.has_loss_mask and recipe.loss_mask is not False
+    masked = uses_loss_mask(recipe, tokens)
     packed = is_packed(stream)
     rows: Callable[[int], Any]
     if is_packed(stream):
@@ -79,6 +79,11 @@ def batches_of(recipe: Recipe, source: Split | Mixture, stream: Stream | PackedS
         scattered=stream.scattered,
         **how,
     )
+
+
+def uses_loss_mask(recipe: Recipe, split: Split) -> bool:
+    """Whether the split has a mask of targets of its own, and the recipe does not ignore it."""
+    return split.has_loss_mask and recipe.loss_mask is not False
 
 
 def _cut(stream: Stream, block_size: int, ends: I64 | None, ahead: int) -> CutRows:

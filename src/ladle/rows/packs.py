@@ -99,6 +99,14 @@ class PackCounts:
         """Plain JSON values."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        lost = f", {self.dropped:,} longer ones dropped ({self.dropped_tokens:,} tokens)" if self.dropped else ""
+        return (
+            f"{self.documents:,} documents of {self.tokens:,} tokens in {self.rows:,} rows{lost}; {self.split:,} cut at a row's end; "
+            f"{self.slots:,} slots = {self.labelled:,} targets + {self.boundary:,} documents' last tokens + {self.padded:,} padded "
+            f"({100 * self.fill:.3f} % full)"
+        )
+
 
 class Packs(Protocol):
     """A plan: row -> pieces, and back."""

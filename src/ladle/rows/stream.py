@@ -56,12 +56,18 @@ class Stream(Units, Protocol):
         start: the token of the window's first input. [low, high): the columns, from start, whose targets it owns.
         """
 
+    def own_spans(self, source: int, first: int, count: int) -> Spans:
+        """spans() of a source's own units [first, first + count), as if it were alone; in its own numbering of tokens."""
+
 
 class PackedStream(Units, Protocol):
     """Unit -> a row of documents."""
 
     def pieces(self, first_unit: int, count: int) -> Pieces:
         """What lies in units [first_unit, first_unit + count), each one a row."""
+
+    def own_pieces(self, source: int, first: int, count: int) -> Pieces:
+        """What lies in a source's own units [first, first + count), as if it were alone; in its own numbering of tokens."""
 
 
 class WindowStream:
@@ -83,6 +89,10 @@ class WindowStream:
         if self.order.kind == "random":  # the order drew the start itself, and every target counts
             return chosen, np.zeros_like(chosen), np.full_like(chosen, self.window)
         return self.windows.spans(epochs, chosen)
+
+    def own_spans(self, source: int, first: int, count: int) -> Spans:
+        del source  # there is one
+        return self.spans(first, count)
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         del source  # there is one
@@ -119,12 +129,20 @@ class MixedStream:
 
     def spans(self, first_unit: int, count: int) -> Spans:
         source, own = self.stages.split(first_unit, count)
+        start, low, high = self._spans(source, own)
+        return start + self._bases[source], low, high
+
+    def own_spans(self, source: int, first: int, count: int) -> Spans:
+        own = np.arange(first, first + count, dtype=np.int64)
+        return self._spans(np.full_like(own, source), own)
+
+    def _spans(self, source: I64, own: I64) -> Spans:
+        """In each source's own numbering of tokens."""
         epoch, chosen = self.orders.windows(source, own)
         if self.orders.kind == "random":
-            return chosen + self._bases[source], np.zeros_like(chosen), np.full_like(chosen, self.window)
+            return chosen, np.zeros_like(chosen), np.full_like(chosen, self.window)
         cut = self.windows[0]  # as far as offsets go they are all alike
-        start, low, high = owned(cut.offsets(epoch), chosen, self._targets[source], cut.window, cut.tail)
-        return start + self._bases[source], low, high
+        return owned(cut.offsets(epoch), chosen, self._targets[source], cut.window, cut.tail)
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         own = self.orders.units(source, epoch, self.windows[source].holding(epoch, first, last))
@@ -155,6 +173,10 @@ class PackStream:
     def pieces(self, first_unit: int, count: int) -> Pieces:
         epochs, rows = self.order.windows(first_unit, count)
         return self.packs.pieces(rows, epochs)
+
+    def own_pieces(self, source: int, first: int, count: int) -> Pieces:
+        del source  # there is one
+        return self.pieces(first, count)
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         del source  # there is one
@@ -189,6 +211,11 @@ class MixedPackStream:
             number = int(source[which[0]])
             parts.append((which, self.packs[number].pieces(chosen[which], epoch[which]).moved(int(self._bases[number]))))
         return joined(parts)
+
+    def own_pieces(self, source: int, first: int, count: int) -> Pieces:
+        own = np.arange(first, first + count, dtype=np.int64)
+        epochs, rows = self.orders.windows(np.full_like(own, source), own)
+        return self.packs[source].pieces(rows, epochs)
 
     def holding(self, source: int, first: int, last: int, epoch: int) -> I64:
         own = self.orders.units(source, epoch, self.packs[source].holding(first, last, epoch))
