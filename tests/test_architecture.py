@@ -31,6 +31,7 @@ ORDER = [
 TORCH_ROOMS = {
     "feed/torch.py",
     "feed/jax.py",
+    "feed/masks.py",
     "feed/dataloader.py",
     "feed/dataset.py",
     "feed/turns.py",

@@ -121,6 +121,32 @@ class Batch:
         """The length of the longest document's part, in tokens."""
         return self.boundaries.max_seqlen
 
+    # Their forms for attention, from ladle.feed.masks: made anew each time, with torch.
+
+    def attention_mask(self) -> Any:
+        """For scaled_dot_product_attention: bool (rows, 1, T, T), causal and within documents."""
+        from ladle.feed.masks import attention_mask
+
+        return attention_mask(self.segments)
+
+    def block_mask(self, *, block_size: int = 128) -> Any:
+        """For FlexAttention: the same as a BlockMask."""
+        from ladle.feed.masks import block_mask
+
+        return block_mask(self.segments, block_size=block_size)
+
+    def flatten(self, **how: Any) -> Any:
+        """For flash-attention's variable-length form: the rows laid end to end; how: see ladle.feed.masks.flatten."""
+        from ladle.feed.masks import flatten
+
+        return flatten(self, **how)
+
+    def for_transformers(self, attention: str = "sdpa") -> dict[str, Any]:
+        """For a causal model of Hugging Face's transformers: see ladle.feed.masks.for_transformers."""
+        from ladle.feed.masks import for_transformers
+
+        return for_transformers(self, attention)
+
     def _delivered(self, name: str) -> Any:
         if name not in self._made:
             self._made[name] = like(getattr(self.boundaries, name), self.x)
