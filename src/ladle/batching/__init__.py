@@ -1,0 +1,54 @@
+"""Any dataset in batches: images, tables, arrays, texts of unequal length. Needs torch (`pip install 'ladle[torch]'`)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ladle.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from ladle.batching.collate import Padded as Padded
+    from ladle.batching.collate import pad as pad
+    from ladle.batching.keyed import generator as generator
+    from ladle.batching.loader import Loader as Loader
+    from ladle.batching.loader import loader as loader
+    from ladle.batching.pair import pair as pair
+    from ladle.batching.to_device import to_device as to_device
+
+_WHERE = {
+    "Loader": "loader",
+    "Padded": "collate",
+    "generator": "keyed",
+    "loader": "loader",
+    "pad": "collate",
+    "pair": "pair",
+    "to_device": "to_device",
+}
+
+__all__ = [
+    "Loader",
+    "Padded",
+    "generator",
+    "loader",
+    "pad",
+    "pair",
+    "to_device",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ladle.batching' has no attribute {name!r}")
+    try:
+        found = getattr(importlib.import_module(f"ladle.batching.{_WHERE[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtra(f"ladle.batching.{name}", error.name, "torch") from error
+    globals()[name] = found  # else `ladle.batching.loader` would be the module once it is imported
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
