@@ -26,44 +26,39 @@ class Boundaries:
     rows: int
     block_size: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Boundaries, (self.pieces, self.rows, self.block_size)  # what was computed is computed anew where it is wanted
+
     @cached_property
-    def _runs(self) -> tuple[I64, I64, I64]:
-        """(first, length, piece) of the runs that tile the slots of all rows laid end to end: pieces, and padding (-1)."""
-        pieces, slots = self.pieces, self.rows * self.block_size
-        first = pieces.row * self.block_size + pieces.column
-        after = first + pieces.length
-        gap_first = np.concatenate([[0], after])
-        gap = np.concatenate([first, [slots]]) - gap_first
-        number = np.arange(pieces.size, dtype=np.int64)
-        holes = np.flatnonzero(gap)
-        if not holes.size:
-            return first, pieces.length, number
-        firsts = np.concatenate([first, gap_first[holes]])
-        order = np.argsort(firsts, kind="stable")
-        lengths = np.concatenate([pieces.length, gap[holes]])
-        return firsts[order], lengths[order], np.concatenate([number, np.full(holes.size, PADDING)])[order]
+    def _padding(self) -> I64:
+        """Slots without a token at the end of each row. int64 [rows]."""
+        return self.block_size - np.bincount(self.pieces.row, self.pieces.length, self.rows).astype(np.int64)
+
+    def _spread(self, values: NDArray[Any], padding: int) -> NDArray[Any]:
+        """In every slot the value of its piece, (rows, T): pieces follow each other from column 0, and padding the last."""
+        place = np.arange(self.pieces.size) + self.pieces.row  # each row before has a run of padding too, perhaps of 0 slots
+        run = np.full(self.pieces.size + self.rows, padding, dtype=values.dtype)
+        length = np.empty(run.size, dtype=np.int64)
+        gaps = np.ones(run.size, dtype=bool)
+        run[place], length[place], gaps[place] = values, self.pieces.length, False
+        length[gaps] = self._padding
+        return np.repeat(run, length).reshape(self.rows, self.block_size)
 
     @cached_property
     def positions(self) -> NDArray[np.int64]:
         """Each token's place in its document, int64 (rows, T); 0 for padding."""
-        first, length, piece = self._runs
-        # One more offset than pieces: the last, which padding (-1) takes, makes its positions begin at 0.
-        offset = np.concatenate([self.pieces.offset, [0]])[piece]
-        positions = np.arange(self.rows * self.block_size, dtype=np.int64)
-        positions += np.repeat(offset - first, length)
-        if (padding := piece == PADDING).any():
-            positions[np.repeat(padding, length)] = 0
-        return positions.reshape(self.rows, self.block_size)
+        positions = self._spread(self.pieces.offset - self.pieces.column, 0)
+        positions += np.arange(self.block_size)
+        for row in np.flatnonzero(self._padding).tolist():
+            positions[row, self.block_size - int(self._padding[row]) :] = 0
+        return positions
 
     @cached_property
     def segments(self) -> NDArray[np.int32]:
         """Which document of its row each token belongs to, from 0, int32 (rows, T); -1 for padding."""
-        _, length, piece = self._runs
         row = self.pieces.row
-        first = np.searchsorted(row, np.arange(self.rows))  # the first piece of each row
-        number = np.arange(row.size, dtype=np.int64) - first[row]
-        segment = np.concatenate([number, [PADDING]])[piece].astype(np.int32)
-        return np.repeat(segment, length).reshape(self.rows, self.block_size)
+        number = np.arange(row.size) - np.searchsorted(row, np.arange(self.rows))[row]
+        return self._spread(number.astype(np.int32), PADDING)
 
     @cached_property
     def cu_seqlens(self) -> NDArray[np.int32]:
