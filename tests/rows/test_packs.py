@@ -146,7 +146,9 @@ def test_each_token_in_exactly_one_place_and_found_there(lengths, row_length, ho
 
 
 @settings(max_examples=100, deadline=None)
-@given(lengths=LENGTHS, row_length=st.integers(2, 40), policy=st.sampled_from(POLICIES), overlong=st.sampled_from(["split", "drop"]))
+@given(
+    lengths=LENGTHS, row_length=st.integers(2, 40), policy=st.sampled_from(POLICIES), overlong=st.sampled_from(["split", "drop"])
+)
 def test_the_counts_add_up(lengths, row_length, policy, overlong):
     if not cut(lengths, row_length, overlong):
         return

@@ -38,7 +38,7 @@ class Account:
     source: its name in a mixture, else "". tokens: N. windows: handed out. epochs: whole ones; None for order="random".
     slots = trained + masked + padded; masked are repeats, and the targets of excluded documents (`excluded`), at documents' ends
     (`boundary`, with mask_documents) and left out by the corpus's own mask (`unlearned`).
-    handed = trained + excluded + boundary + unlearned: slots of targets. partial: how many of them in an epoch that has not ended.
+    handed = trained + excluded + boundary + unlearned: slots of targets. partial: how many of them in an unfinished epoch.
     times: {how often: targets} in a whole epoch, or over all draws of order="random"; empty where there is neither.
     """
 
@@ -186,7 +186,7 @@ def audit(
     accounts = [_account(ledger) for ledger in ledgers]
     if random:
         accounts = [
-            _account_of_draws(feed, stream, name, units, counts, bases[i : i + 2])
+            _account_of_draws(feed, stream, name, counts, units=units, ends=bases[i : i + 2])
             for i, (name, counts) in enumerate(zip(named, drawn, strict=True))
         ]
     if feed.recipe.mask_documents or any(uses_loss_mask(feed.recipe, split) for split in named.values()):
@@ -303,7 +303,7 @@ def _account(ledger: Ledger) -> Account:
     )
 
 
-def _account_of_draws(feed: Feed, stream: Stream, name: str, units: int, drawn: Counts, ends: I64) -> Account:
+def _account_of_draws(feed: Feed, stream: Stream, name: str, drawn: Counts, *, units: int, ends: I64) -> Account:
     """ends: the source's first token among all sources', and the one after its last."""
     first, N, W = int(ends[0]), int(ends[1] - ends[0]), feed.recipe.window
 

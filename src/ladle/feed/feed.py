@@ -20,8 +20,8 @@ from ladle.feed.arguments import flag, integer
 from ladle.feed.audit import Certificate, audit
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.mixture import Mixture
-from ladle.feed.prefetch import Prefetcher
 from ladle.feed.pieces import PieceRows
+from ladle.feed.prefetch import Prefetcher
 from ladle.feed.producer import Shape, Ticket
 from ladle.feed.provenance import Span, packed_spans, spans
 from ladle.feed.ranks import topology

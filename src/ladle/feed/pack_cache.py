@@ -27,8 +27,8 @@ from ladle.feed.recipe import canonical, digest
 from ladle.rows.best_fit import Patterns
 from ladle.rows.packs import (
     PIECE,
-    Packing,
     PackCounts,
+    Packing,
     Packs,
     Records,
     Table,

@@ -176,7 +176,9 @@ def _excluded(feed: Feed, stream: Stream, position: int, bases: I64) -> I64:
             continue
         for first, last in zip(layer.first[:-1].tolist(), layer.last[:-1].tolist(), strict=True):
             number = int(np.searchsorted(bases, first, side="right")) - 1
-            found[number] += _between(feed, stream, number, int(bases[number]), (first, last), (layer.from_position, position))
+            found[number] += _between(
+                feed, stream, number, int(bases[number]), targets=(first, last), slots=(layer.from_position, position)
+            )
     return found
 
 
