@@ -1,6 +1,7 @@
 """Plans of packs against the classical algorithms, document by document."""
 
 import bisect
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -266,6 +267,6 @@ def test_next_fit_in_chunks_is_next_fit(lengths, row_length, at_once):
     assert first[0] == 0
     assert first[-1] == len(lengths)
     assert len(first) - 1 == greedy(lengths, row_length)
-    for low, high in zip(first[:-1], first[1:], strict=True):
+    for low, high in pairwise(first):
         assert sum(lengths[low:high]) <= row_length
         assert high == len(lengths) or sum(lengths[low : high + 1]) > row_length

@@ -202,7 +202,7 @@ def _certificate(
         recipe=recipe,
         corpus=corpus,
         window=feed.recipe.window,
-        slots=units * feed.recipe.window,
+        slots=sum(account.slots for account in accounts),
         accounts=tuple(accounts),
         plan=plan,
         num_faults=sum(ledger.num_faults for ledger in ledgers),

@@ -19,6 +19,7 @@ from ladle.feed.appearances import Appearance, appearances
 from ladle.feed.arguments import flag, integer
 from ladle.feed.audit import Certificate, audit
 from ladle.feed.batch import Arrival, Batch
+from ladle.feed.budget import Budget, BudgetStream
 from ladle.feed.mixture import Mixture
 from ladle.feed.pieces import PieceRows
 from ladle.feed.prefetch import Prefetcher
@@ -41,16 +42,18 @@ class Feed:
 
     source: a Split (`corpus["train"]`, `ladle.from_text(...)`, `ladle.from_ids(...)`); it stays the caller's to close.
     batch_size: rows of a global batch, all ranks together (B). block_size: targets a row (T).
+    batch_tokens: instead of batch_size, the slots a global batch may have: its rows are whole documents of like lengths, padded to the
+    longest of them, none longer than T (see overlong); the position then counts samples (rows), and a batch ends with its epoch.
     seed: -2**63 to 2**64 - 1. order: "shuffled" (every window once an epoch, in a fresh order), "sequential" (as they lie), or
     "random" (independent windows, with replacement: no epochs).
     window: W, the unit that is shuffled; T divides it. None: T. Give it from the start to change T later.
     stride: targets from one window's start to the next, at most W (None: W). score: "all" | "new" targets of overlaps.
     tail: "cover" (the last window is moved back and masks what it repeats: every token but the first is a target
     exactly once an epoch), "drop" or "pad". epoch_offset: shift the cuts each epoch. shuffle_block: see `Order`.
-    pack: None (windows), or documents kept whole in rows of T: "best_fit" (best-fit-decreasing: nearly no padding), "sequential" (in
-    order, a new row where the next document does not fit) or "single" (one a row). overlong: what becomes of a document
-    longer than T: "split", "drop" or "error". deal: "fresh" puts other documents together each epoch. pack_cache: the folder that
-    keeps the plan (None: beside the corpus).
+    pack: None (windows), or documents kept whole in rows of T: "best_fit" (best-fit-decreasing: nearly no padding), "sequential"
+    (in order, a new row where the next document does not fit) or "single" (one a row). overlong: what becomes of a document
+    longer than T: "split", "drop" or "error". deal: "fresh" puts other documents together each epoch. pack_cache: the folder
+    that keeps the plan (None: beside the corpus).
     mask_documents: of windows: no target lies in another document than its input, and batches know where documents end.
     loss_mask: whether the corpus's own mask of targets counts (None: where it has one).
     ignore_index: what y holds where a target does not count. epochs, total_tokens: make the feed finite (slots).
@@ -69,8 +72,9 @@ class Feed:
         self,
         source: Split | Mixture,
         *,
-        batch_size: int,
         block_size: int,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
         seed: int = 0,
         order: Kind = "shuffled",
         window: int | None = None,
@@ -99,7 +103,10 @@ class Feed:
         if not isinstance(source, Split | Mixture):
             found = type(source).__name__  # type: ignore[unreachable]
             raise ConfigError(f"source: expected a split, found {found}; use ladle.open(path)['train'] or ladle.from_ids(array)")
-        batch_size = integer("batch_size", batch_size, 1)
+        if (batch_size is None) == (batch_tokens is None):
+            raise ConfigError(f"batch_size, batch_tokens: expected one of them, found {batch_size!r} and {batch_tokens!r}")
+        batch_tokens = None if batch_tokens is None else integer("batch_tokens", batch_tokens, 1)
+        batch_size = 1 if batch_size is None else integer("batch_size", batch_size, 1)
         block_size = integer("block_size", block_size, 1)
         seed = integer("seed", seed, -(2**63), 2**64)
         window = block_size if window is None else integer("window", window, 1)
@@ -112,10 +119,9 @@ class Feed:
             rank, world_size = _jax().processes()
         self._topology = rank, world_size
         rank, world_size = topology(rank, world_size)
-        if world_size > batch_size:
+        if batch_tokens is None and world_size > batch_size:
             raise ConfigError(f"batch_size: expected at least a row for each of {world_size} ranks, found {batch_size} rows")
         self.source, self.seed = source, seed
-        self.shape = Shape(batch_size=batch_size, block_size=block_size, rank=rank, world_size=world_size)
         self.recipe = Recipe(
             seed=seed,
             window=window,
@@ -130,12 +136,19 @@ class Feed:
             deal=deal,
             mask_documents=flag("mask_documents", mask_documents),
             loss_mask=None if loss_mask is None else flag("loss_mask", loss_mask),
+            batch_tokens=batch_tokens,
         )
         if pack is not None and window != block_size:
             raise ConfigError(
                 f"window: expected block_size ({block_size}) with pack={pack!r}, found {window}: a row is packed whole"
             )
+        if batch_tokens is not None:
+            _refuse_with_budget(framework=framework, window=window, block_size=block_size, total_tokens=total_tokens)
         self.stream = stream_of(self.recipe, source, pack_cache)
+        if isinstance(self.stream, BudgetStream):
+            self.shape: Shape = Budget.of(self.stream, block_size, rank, world_size)
+        else:
+            self.shape = Shape(batch_size=batch_size, block_size=block_size, rank=rank, world_size=world_size)
         self.history = _history(self.recipe, source)
         self._position = 0
         if epochs is not None and order == "random":
@@ -164,18 +177,18 @@ class Feed:
 
     @property
     def slots_per_epoch(self) -> int:
-        """n * W. Raises ConfigError for order="random" and for a mixture, which have no epochs."""
+        """n * W; with batch_tokens= the samples of an epoch. Raises ConfigError for order="random" and for a mixture, which have no epochs."""
         units = self.stream.units_per_epoch
         if units is None:
             if isinstance(self.source, Mixture):
                 raise ConfigError("a mixture has no epochs: each of its sources has its own; use total_tokens=")
             raise ConfigError("order='random' has no epochs: it draws independent windows for ever; use total_tokens=")
-        return units * self.recipe.window
+        return units * self.stream.window
 
     @property
     def batches_per_epoch(self) -> int:
         """Batches from one epoch's border to the next at this batch and block size; the last may be partly masked."""
-        return -(-self.slots_per_epoch // self.shape.slots)
+        return self.shape.batches(self.slots_per_epoch)
 
     def __len__(self) -> int:
         """Batches from position 0 to the end of a finite feed. Raises TypeError for an endless one."""
@@ -184,7 +197,7 @@ class Feed:
                 raise TypeError("this feed is endless: pass total_tokens= to end it")
             hint = f"(feed.batches_per_epoch is {self.batches_per_epoch})"
             raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it {hint}")
-        return (self.end + self.shape.slots - 1) // self.shape.slots
+        return self.shape.batches(self.end)
 
     def __bool__(self) -> bool:
         """True: asking whether there is a feed is no question about its length."""
@@ -265,14 +278,14 @@ class Feed:
 
     def __getitem__(self, step: int) -> Batch:
         """Batch number `step` counted from position 0 at this batch and block size; negative from the end of a finite feed."""
-        return self.at(self._step(step) * self.shape.slots)
+        return self.at(self.shape.after(0, self._step(step)))
 
     def where(self, step: int, row: int) -> list[Span]:
         """The documents in a row of the global batch number `step`, in order, with their provenance."""
-        B, T = self.shape.batch_size, self.shape.block_size
-        place, first = integer("row", row, 0, B), self._step(step) * B
-        found = self._look.rows(first, B).part(place, place + 1)
-        if isinstance(found, PieceRows) and self.recipe.pack is not None:
+        rows, T = self.shape.rows(self.shape.after(0, self._step(step))), self.shape.block_size
+        place = integer("row", row, 0, len(rows))
+        found = self._look.rows(rows.start, len(rows)).part(place, place + 1)
+        if isinstance(found, PieceRows) and self.recipe.packing is not None:
             return [one for piece in packed_spans(self.source, found.pieces) for one in piece]
         return spans(self.source, int(found.start[0]), T + 1)
 
@@ -314,6 +327,8 @@ class Feed:
         Raises ConfigError for a position before the feed's own, since what was handed out stays as it was.
         """
         self._check_open()
+        if self.recipe.batch_tokens is not None:
+            raise ConfigError("exclude: expected windows or packs, found batch_tokens=, whose position counts samples")
         place = self._position if from_position is None else integer("from_position", from_position, 0)
         if place < self._position:
             raise ConfigError(
@@ -391,14 +406,25 @@ class Feed:
         self.close()
 
     def __repr__(self) -> str:
-        B, T = self.shape.batch_size, self.shape.block_size
-        return f"Feed({self.source.where}, batch_size={B}, block_size={T}, order={self.recipe.order!r}, position={self.position})"
+        B, T, budget = self.shape.batch_size, self.shape.block_size, self.recipe.batch_tokens
+        size = f"batch_size={B}" if budget is None else f"batch_tokens={budget}"
+        return f"Feed({self.source.where}, {size}, block_size={T}, order={self.recipe.order!r}, position={self.position})"
 
 
 def _history(recipe: Recipe, source: Split | Mixture) -> History:
     if isinstance(source, Mixture):
         return History(recipe, source.start(), source.amendments(recipe.window))
     return History(recipe, Amendment(from_position=0, content={}, corpora={"": source.fingerprint}))
+
+
+def _refuse_with_budget(*, framework: str, window: int, block_size: int, total_tokens: int | None) -> None:
+    """Raise ConfigError for what a feed with batch_tokens= cannot have."""
+    if framework == "jax":
+        raise ConfigError("framework: expected 'torch' or 'numpy' with batch_tokens=, found 'jax': its arrays are of one shape")
+    if window != block_size:
+        raise ConfigError(f"window: expected block_size ({block_size}) with batch_tokens=, found {window}: a row is a document")
+    if total_tokens is not None:
+        raise ConfigError(f"total_tokens: expected None with batch_tokens=, found {total_tokens}: its position counts samples")
 
 
 def _remade(source: Split | Mixture, arguments: Mapping[str, Any]) -> Feed:

@@ -28,9 +28,9 @@ AT_ONCE = 2**13  # rows looked at together
 class PackAccount:
     """What the audited rows did with one source.
 
-    source: its name in a mixture, else "". rows: handed out. epochs: whole ones. slots = trained + excluded + unlearned + boundary
-    + padded (feed/tally.py). plan: what becomes of the documents in each epoch. exact: whether each token stood in exactly one row in
-    each of at least one whole epoch.
+    source: its name in a mixture, else "". rows: handed out. epochs: whole ones. slots = trained + excluded + unlearned +
+    boundary + padded (feed/tally.py). plan: what becomes of the documents in each epoch. exact: whether each token stood in
+    exactly one row in each of at least one whole epoch.
     """
 
     source: str
@@ -55,8 +55,8 @@ class PackAccount:
         if self.exact:
             lines[-1] += ": each token stood in exactly one row in each"
         lines.append(
-            f"  slots   {self.slots:,} = {self.trained:,} trained + {self.boundary:,} masked at documents' ends + {self.unlearned:,} "
-            f"masked by the corpus + {self.excluded:,} excluded + {self.padded:,} padded"
+            f"  slots   {self.slots:,} = {self.trained:,} trained + {self.boundary:,} masked at documents' ends + "
+            f"{self.unlearned:,} masked by the corpus + {self.excluded:,} excluded + {self.padded:,} padded"
         )
         return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """The plan of packs of a split, made once and kept in files beside the corpus. A cache only: it never decides a row.
 
-Two files a plan: `NAME.npz` has what it is of and its table, `NAME.npy` the pieces (rows/packs.py: PIECE), which are mapped. Both are
-written under other names and renamed when they are whole, the table last; processes that want the same plan take turns.
+Two files a plan: `NAME.npz` has what it is of and its table, `NAME.npy` the pieces (rows/packs.py: PIECE), which are mapped.
+Both are written under other names and renamed when they are whole, the table last; processes that want the same plan take turns.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _made(split: Split, packing: Packing, keep: tuple[Path, dict[str, Any]] | No
     if keep is None:
         records: Records = np.empty(counts.pieces, dtype=PIECE)
         table = arrange(split.ends_by_shard, packing, classes, records)
-        return plan_of(packing, split.num_tokens, counted(counts, table, packing), table, records, split.documents_in)
+        return plan_of(
+            packing, split.num_tokens, counted(counts, table, packing), table, records=records, documents=split.documents_in
+        )
     path, key = keep
     with _written(path.with_name(path.name + ".npy")) as partial:
         _room(partial, counts.pieces * PIECE.itemsize)
@@ -129,7 +131,7 @@ def _read(split: Split, packing: Packing, path: Path, key: dict[str, Any]) -> Pa
         raise ValueError(f"expected {counts.pieces} pieces, found {records.dtype} of shape {records.shape}")
     if _sums(records) != told["crc32"]:
         raise ValueError("the pieces' checksum differs")
-    return plan_of(packing, split.num_tokens, counts, table, records, split.documents_in)
+    return plan_of(packing, split.num_tokens, counts, table, records=records, documents=split.documents_in)
 
 
 def _sums(records: Records) -> int:

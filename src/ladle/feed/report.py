@@ -182,7 +182,7 @@ def _excluded(feed: Feed, stream: Stream, position: int, bases: I64) -> I64:
     return found
 
 
-def _between(feed: Feed, stream: Stream, number: int, base: int, targets: tuple[int, int], slots: tuple[int, int]) -> int:
+def _between(feed: Feed, stream: Stream, number: int, base: int, *, targets: tuple[int, int], slots: tuple[int, int]) -> int:
     """How often the targets [first, last) of a source own one of the slots [first, last)."""
     W = feed.recipe.window
 

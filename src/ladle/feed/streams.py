@@ -10,6 +10,7 @@ import numpy as np
 
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
+from ladle.feed.budget import BudgetProducer, BudgetStream, budget_stream
 from ladle.feed.mixture import Mixture
 from ladle.feed.pack_cache import packs_of
 from ladle.feed.pieces import CutRows, PackedRows, PieceProducer
@@ -29,6 +30,8 @@ MakeBatches = Callable[..., Producer | PieceProducer]
 def stream_of(recipe: Recipe, source: Split | Mixture, cache: Any = None) -> Stream | PackedStream:
     """The stream of a source's windows or packs. cache: where plans of packs are kept (packs_of). Raises ConfigError."""
     packing = recipe.packing
+    if recipe.batch_tokens is not None:
+        return budget_stream(recipe, source, cache)
     if packing is None:
         if cache is not None:
             raise ConfigError(f"pack_cache: expected None without pack=, found {cache!r}: windows have no plan to keep")
@@ -40,12 +43,12 @@ def stream_of(recipe: Recipe, source: Split | Mixture, cache: Any = None) -> Str
 
 def is_packed(stream: Stream | PackedStream) -> TypeIs[PackedStream]:
     """Whether its units are packed rows."""
-    return isinstance(stream, PackStream | MixedPackStream)
+    return isinstance(stream, PackStream | MixedPackStream | BudgetStream)
 
 
 def packs_in(stream: Stream | PackedStream) -> list[Packs]:
     """The plans of a stream of packs, one for each source; none where it is of windows."""
-    if isinstance(stream, PackStream):
+    if isinstance(stream, PackStream | BudgetStream):
         return [stream.packs]
     return list(stream.packs) if isinstance(stream, MixedPackStream) else []
 
@@ -69,7 +72,7 @@ def batches_of(recipe: Recipe, source: Split | Mixture, stream: Stream | PackedS
         ends = document_ends(source) if recipe.mask_documents else None
         rows = partial(_cut, stream, shape.block_size, ends)
     return partial(
-        PieceProducer,
+        BudgetProducer if isinstance(stream, BudgetStream) else PieceProducer,
         tokens,
         rows,
         shape,

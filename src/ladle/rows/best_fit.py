@@ -1,8 +1,8 @@
 """Best-fit-decreasing by length, not by document: which lengths share a row.
 
 Documents of one length are alike, so the classical algorithm (take the longest that is left, put it where the least room
-remains) is run on counts: rows that hold the same lengths are one group, and a group is treated at once. The number of rows is the
-classical algorithm's; the work follows the number of different lengths, whatever the number of documents.
+remains) is run on counts: rows that hold the same lengths are one group, and a group is treated at once. The number of rows
+is the classical algorithm's; the work follows the number of different lengths, whatever the number of documents.
 Source: Johnson 1973 for the algorithm; the counting is ours (docs/packing.md).
 """
 

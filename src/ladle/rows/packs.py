@@ -102,9 +102,9 @@ class PackCounts:
     def __str__(self) -> str:
         lost = f", {self.dropped:,} longer ones dropped ({self.dropped_tokens:,} tokens)" if self.dropped else ""
         return (
-            f"{self.documents:,} documents of {self.tokens:,} tokens in {self.rows:,} rows{lost}; {self.split:,} cut at a row's end; "
-            f"{self.slots:,} slots = {self.labelled:,} targets + {self.boundary:,} documents' last tokens + {self.padded:,} padded "
-            f"({100 * self.fill:.3f} % full)"
+            f"{self.documents:,} documents of {self.tokens:,} tokens in {self.rows:,} rows{lost}; "
+            f"{self.split:,} cut at a row's end; {self.slots:,} slots = {self.labelled:,} targets + "
+            f"{self.boundary:,} documents' last tokens + {self.padded:,} padded ({100 * self.fill:.3f} % full)"
         )
 
 
@@ -293,7 +293,7 @@ class PatternPacks:
     """Rows of patterns. Source of every method: Packs."""
 
     def __init__(
-        self, packing: Packing, num_tokens: int, counts: PackCounts, table: Table, records: Records, documents: DocumentsIn
+        self, packing: Packing, num_tokens: int, counts: PackCounts, table: Table, *, records: Records, documents: DocumentsIn
     ) -> None:
         """records: PIECE [pieces] by length (pieces_by_length)."""
         patterns = table.patterns
@@ -366,7 +366,7 @@ class OrderedPacks:
     """Rows of neighbouring pieces: "sequential", and "single" with one in each. Source of every method: Packs."""
 
     def __init__(
-        self, packing: Packing, num_tokens: int, counts: PackCounts, table: Table, records: Records, documents: DocumentsIn
+        self, packing: Packing, num_tokens: int, counts: PackCounts, table: Table, *, records: Records, documents: DocumentsIn
     ) -> None:
         """records: PIECE [pieces] as they lie (pieces_in_order)."""
         self.packing, self.num_tokens, self.counts, self.num_rows = packing, num_tokens, counts, counts.rows
@@ -390,11 +390,11 @@ class OrderedPacks:
 
 
 def plan_of(
-    packing: Packing, num_tokens: int, counts: PackCounts, table: Table, records: Records, documents: DocumentsIn
+    packing: Packing, num_tokens: int, counts: PackCounts, table: Table, *, records: Records, documents: DocumentsIn
 ) -> Packs:
     """The plan, from what is kept of it."""
     kind = PatternPacks if packing.policy == "best_fit" else OrderedPacks
-    return kind(packing, num_tokens, counts, table, records, documents)
+    return kind(packing, num_tokens, counts, table, records=records, documents=documents)
 
 
 def pack(shards: Shards, num_tokens: int, packing: Packing, documents: DocumentsIn, where: str = "the split") -> Packs:
@@ -402,7 +402,7 @@ def pack(shards: Shards, num_tokens: int, packing: Packing, documents: Documents
     classes, counts = survey(shards, num_tokens, packing, where)
     records = np.empty(counts.pieces, dtype=PIECE)
     table = arrange(shards, packing, classes, records)
-    return plan_of(packing, num_tokens, counted(counts, table, packing), table, records, documents)
+    return plan_of(packing, num_tokens, counted(counts, table, packing), table, records=records, documents=documents)
 
 
 def arrange(shards: Shards, packing: Packing, classes: I64, records: Records) -> Table:
