@@ -48,7 +48,7 @@ def test_golden():
     assert [batch.tolist() for batch in epoch_of(by_hand)] == [[2, 3, 9], [5, 0, 6], [7, 1, 8], [4]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(lengths=lengths_lists, how=some_buckets, epoch=st.integers(0, 2))
 def test_each_sample_once_within_the_budget(lengths, how, epoch):
     n, lengths = len(lengths), np.array(lengths)
@@ -73,6 +73,9 @@ def test_each_sample_once_within_the_budget(lengths, how, epoch):
         assert how["batch_tokens"] is None or padded * batch.size <= how["batch_tokens"]
     share = 1 - lengths[everyone].sum() / places if places else 0
     assert made.padding_share(epoch) == pytest.approx(share)
+    asked = np.arange(n)[::3]
+    places = {int(sample): place for place, sample in enumerate(everyone)}
+    assert made.places(epoch, asked).tolist() == [places[sample] for sample in asked.tolist() if sample in places]
     before = np.cumsum([0] + [batch.size for batch in batches])
     for number, samples in enumerate(before.tolist()):
         assert made.samples_before(epoch, number) == samples

@@ -42,8 +42,8 @@ class Feed:
 
     source: a Split (`corpus["train"]`, `ladle.from_text(...)`, `ladle.from_ids(...)`); it stays the caller's to close.
     batch_size: rows of a global batch, all ranks together (B). block_size: targets a row (T).
-    batch_tokens: instead of batch_size, the slots a global batch may have: its rows are whole documents of like lengths, padded to the
-    longest of them, none longer than T (see overlong); the position then counts samples (rows), and a batch ends with its epoch.
+    batch_tokens: instead of batch_size, the slots a global batch may have: its rows are whole documents of like lengths, padded
+    to the longest of them, none longer than T (see overlong). The position then counts rows, and a batch ends with its epoch.
     seed: -2**63 to 2**64 - 1. order: "shuffled" (every window once an epoch, in a fresh order), "sequential" (as they lie), or
     "random" (independent windows, with replacement: no epochs).
     window: W, the unit that is shuffled; T divides it. None: T. Give it from the start to change T later.
@@ -177,7 +177,7 @@ class Feed:
 
     @property
     def slots_per_epoch(self) -> int:
-        """n * W; with batch_tokens= the samples of an epoch. Raises ConfigError for order="random" and for a mixture, which have no epochs."""
+        """n * W; with batch_tokens= an epoch's rows. Raises ConfigError for order="random" and for a mixture: no epochs."""
         units = self.stream.units_per_epoch
         if units is None:
             if isinstance(self.source, Mixture):

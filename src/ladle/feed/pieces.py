@@ -138,21 +138,25 @@ class PieceProducer:
 
     def __call__(self, ticket: Ticket) -> Batch:
         """The batch of this ticket, on its way to the device."""
-        shape, mine, T = self._shape, self._mine, self._shape.block_size
-        first_row = ticket.position // T
-        rows = within(ticket, shape, self._plan.rows(first_row, shape.batch_size))
+        first_row = ticket.position // self._shape.block_size
+        rows = within(ticket, self._shape, self._plan.rows(first_row, self._shape.batch_size))
         if self._advisor is not None:
             self._advisor.before(first_row, self._starts)
+        return self._batch(ticket, self._shape, first_row, rows)
+
+    def _batch(self, ticket: Ticket, shape: Shape, first_row: int, rows: PieceRows) -> Batch:
+        """The batch of these rows, which is of this shape."""
+        mine, T = shape.slice, shape.block_size
         own = rows.part(mine.start, mine.stop)
         block = gather_pieces(self._split, own.pieces, own.size, T) if self._packed else gather(self._split, own.start, T)
         uncounted = gaps(own, T)
         block[1].reshape(-1)[uncounted] = self._ignore
         slots = np.arange(first_row, first_row + shape.batch_size, dtype=np.int64) * T
-        num_targets, local = self._count(ticket, rows, slots, block[1])
+        num_targets, local = self._count(ticket, shape, rows, slots, block[1])
         return Batch(
             self._send(block),
             position=ticket.position,
-            next_position=ticket.next_position(shape),
+            next_position=ticket.next_position(self._shape),
             num_targets=num_targets,
             num_local_targets=local,
             rows=range(first_row + mine.start, first_row + mine.stop),
@@ -165,9 +169,9 @@ class PieceProducer:
         """Rows [first, first + count) of the stream."""
         return self._plan.rows(first, count)
 
-    def _count(self, ticket: Ticket, rows: PieceRows, slots: I64, y: NDArray[np.int64]) -> tuple[int, int]:
+    def _count(self, ticket: Ticket, shape: Shape, rows: PieceRows, slots: I64, y: NDArray[np.int64]) -> tuple[int, int]:
         """(targets of the global batch, of this rank's rows), with exclusions and the loss mask written into y."""
-        T, mine, excluded = self._shape.block_size, self._mine, ticket.history.exclusions
+        T, mine, excluded = shape.block_size, shape.slice, ticket.history.exclusions
         row, flat = rows.pieces.row, y.reshape(-1)
         first, last = np.searchsorted(row, [mine.start, mine.stop]).tolist()
         count, start = rows.high - rows.low, rows.pieces.start - rows.pieces.column  # start: where column 0 would be

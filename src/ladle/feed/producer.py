@@ -40,6 +40,23 @@ class Shape:
         B, R = self.batch_size, self.world_size
         return slice(self.rank * B // R, (self.rank + 1) * B // R)
 
+    def after(self, position: int, batches: int = 1) -> int:
+        """Where the batch begins that many batches after the one at `position`: on a row's border."""
+        return (position // self.block_size + batches * self.batch_size) * self.block_size
+
+    def batches(self, position: int) -> int:
+        """How many batches begin before this position."""
+        return -(-position // self.slots)
+
+    def rows(self, position: int) -> range:
+        """The rows, numbered from position 0, of the batch that begins here."""
+        first = position // self.block_size
+        return range(first, first + self.batch_size)
+
+    def place(self, row: int) -> tuple[int, int, int]:
+        """(batch, row in it, position) of a row, counted from position 0."""
+        return *divmod(row, self.batch_size), row * self.block_size
+
 
 class Ticket(NamedTuple):
     """A batch to make: it begins at `position`, and slots at or after `limit` are masked. In slots.
@@ -53,7 +70,7 @@ class Ticket(NamedTuple):
 
     def next_position(self, shape: Shape, batches: int = 1) -> int:
         """Where the batch after this one begins, or the one that many batches on: on a row's border, or at the limit."""
-        after = (self.position // shape.block_size + batches * shape.batch_size) * shape.block_size if batches else self.position
+        after = shape.after(self.position, batches) if batches else self.position
         return after if self.limit is None else min(after, self.limit)
 
 

@@ -35,10 +35,22 @@ class Recipe:
     deal: Deal = "fixed"
     mask_documents: bool = False
     loss_mask: bool | None = None
+    batch_tokens: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """What a position counts."""
+        return "slots" if self.batch_tokens is None else "samples"
 
     @property
     def packing(self) -> Packing | None:
         """How documents are put into rows, or None where rows are windows. Raises ConfigError for what cannot be."""
+        if self.batch_tokens is not None:
+            where, why = f"with batch_tokens={self.batch_tokens}", "a row is one document, beside others of like length"
+            self.refuse(where, why, *WINDOWS_ALONE, "shuffle_block", "pack", "deal")
+            if self.order == "random":
+                raise ConfigError(f"order: expected 'shuffled' or 'sequential' {where}, found 'random': it has epochs")
+            return Packing(row_length=self.window, policy="single", overlong=self.overlong)
         if self.pack is None:
             self.refuse("without pack=", "it says how documents are packed", "overlong", "deal")
             return None

@@ -14,7 +14,7 @@ STATE_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """Slots that the consumer has received, all ranks together. No rank, world size, batch size or queue depth."""
+    """What the consumer has received, all ranks together. No rank, world size, batch size or queue depth."""
 
     history: History
     position: int
@@ -33,7 +33,7 @@ class FeedState:
             "corpus": corpus,
             "seed": self.history.recipe.seed,
             "window": self.history.recipe.window,
-            "unit": "slots",
+            "unit": self.history.recipe.unit,
             "position": self.position,
         }
 
@@ -51,7 +51,7 @@ class FeedState:
         self._compare(saved, "format", "order_version", "unit", "seed", "window")
         position = saved.get("position")
         if type(position) is not int or not 0 <= position < LARGEST:
-            raise StateError(f"state: position: expected 0 to 2**62 slots, found {position!r}")
+            raise StateError(f"state: position: expected 0 to 2**62 {self.history.recipe.unit}, found {position!r}")
         self.at(position)._compare(saved, "corpus", "recipe")
         return position
 

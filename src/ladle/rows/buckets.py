@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from ladle.errors import ConfigError
 from ladle.order.permutation import I64, LARGEST, hash_key, permute
 
+Padded = TypeVar("Padded", int, I64)
 Tail = Literal["short", "even", "drop"]
 TAILS: tuple[Tail, ...] = ("short", "even", "drop")
 LEAST = 4  # batches of a bucket, so that which samples meet is random
@@ -61,10 +62,14 @@ class Buckets:
         self._check()
         self._sorted = _longest_first(self.lengths)
         self._cut()
+        self.require(at_least)
+        self._epochs: tuple[tuple[int, I64, I64], ...] = ()  # (epoch, batch at each place, samples before each place)
+
+    def require(self, at_least: int) -> None:
+        """Raise ConfigError, naming what to set, where a batch has fewer samples."""
         sizes = np.diff(self._edges)
         if not sizes.size or int(sizes.min()) < at_least:
             self._refuse(at_least)
-        self._epochs: tuple[tuple[int, I64, I64], ...] = ()  # (epoch, batch at each place, samples before each place)
 
     # --- the batches ---
 
@@ -81,6 +86,33 @@ class Buckets:
     def batch_at(self, epoch: int, samples: int) -> int:
         """The inverse: the batch that holds sample number `samples` of an epoch; num_batches where all are before it."""
         return int(np.searchsorted(self._epoch(epoch)[1], samples, side="right")) - 1
+
+    def places(self, epoch: int, samples: I64) -> I64:
+        """The inverse of all: where in an epoch these samples stand, int64 [k]; those that it drops are left out."""
+        order, before = self._epoch(epoch)
+        slots = self._rank[samples]
+        if self.shuffle:
+            buckets = np.searchsorted(self._bounds, slots, side="right") - 1
+            for bucket in np.unique(buckets).tolist():
+                low, high = int(self._bounds[bucket]), int(self._bounds[bucket + 1])
+                mine = buckets == bucket
+                slots[mine] = low + permute(slots[mine] - low, high - low, self._key(epoch, bucket), inverse=True)
+        slots = slots[slots < self._edges[-1]]
+        batches = np.searchsorted(self._edges, slots, side="right") - 1
+        number = np.empty_like(order)
+        number[order] = np.arange(order.size)
+        places: I64 = before[number[batches]] + slots - self._edges[batches]
+        return places
+
+    @cached_property
+    def _rank(self) -> I64:
+        """Where each sample stands in the sorted order."""
+        rank = np.empty_like(self._sorted)
+        rank[self._sorted] = np.arange(rank.size)
+        return rank
+
+    def _key(self, epoch: int, bucket: int) -> int:
+        return hash_key("bucket", self.seed, epoch, bucket)
 
     def _epoch(self, epoch: int) -> tuple[I64, I64]:
         for known, order, before in self._epochs:
@@ -104,13 +136,13 @@ class Buckets:
         if self.shuffle:
             bucket = int(np.searchsorted(self._first_batch, batch, side="right")) - 1
             low, high = int(self._bounds[bucket]), int(self._bounds[bucket + 1])
-            places = low + permute(places - low, high - low, hash_key("bucket", self.seed, epoch, bucket))
+            places = low + permute(places - low, high - low, self._key(epoch, bucket))
         return self._sorted[places]
 
     def _batch_of_longest(self, epoch: int) -> int:
         slot = 0
         if self.shuffle:
-            slot = int(permute(0, int(self._bounds[1]), hash_key("bucket", self.seed, epoch, 0), inverse=True))
+            slot = int(permute(0, int(self._bounds[1]), self._key(epoch, 0), inverse=True))
         return min(int(np.searchsorted(self._edges, slot, side="right")) - 1, self.num_batches - 1)
 
     # --- what is known of them ---
@@ -126,25 +158,38 @@ class Buckets:
         return int(self._edges[-1])
 
     @property
+    def largest(self) -> int:
+        """Samples of the largest batch."""
+        return int(np.diff(self._edges).max())
+
+    @property
     def num_buckets(self) -> int:
         """How many."""
         return self._bounds.size - 1
 
+    def padded_lengths(self, epoch: int = 0) -> I64:
+        """What each batch of an epoch is padded to, in their order: int64 [num_batches]."""
+        found = np.empty(self.num_batches, dtype=np.int64)
+        for bucket in range(self.num_buckets):
+            first, last = int(self._first_batch[bucket]), int(self._first_batch[bucket + 1])
+            edges = self._edges[first : last + 1] - self._bounds[bucket]
+            lengths = self.lengths[self._dealt(epoch, bucket)[: edges[-1]]]
+            found[first:last] = np.maximum.reduceat(lengths, edges[:-1])
+        return self._padded(found[self._epoch(epoch)[0]])
+
     def padding_share(self, epoch: int = 0) -> float:
         """The share of an epoch's places, each sample padded to its batch's longest, that hold no token."""
-        slots = tokens = 0
-        sizes = np.diff(self._edges)
-        for bucket in range(self.num_buckets):
-            low, high = int(self._bounds[bucket]), int(self._bounds[bucket + 1])
-            first, last = int(self._first_batch[bucket]), int(self._first_batch[bucket + 1])
-            places = np.arange(low, int(self._edges[last]), dtype=np.int64)
-            if self.shuffle:
-                places = low + permute(places - low, high - low, hash_key("bucket", self.seed, epoch, bucket))
-            lengths = self.lengths[self._sorted[places]]
-            longest = np.maximum.reduceat(lengths, self._edges[first:last] - low)
-            slots += int((self._padded(longest) * sizes[first:last]).sum())
-            tokens += int(lengths.sum())
-        return 1 - tokens / slots if slots else 0.0
+        slots = int((self.padded_lengths(epoch) * np.diff(self._epoch(epoch)[1])).sum())
+        dropped = self._dealt(epoch, self.num_buckets - 1)[self.num_samples - int(self._bounds[-2]) :]
+        return 1 - int(self.lengths.sum() - self.lengths[dropped].sum()) / slots if slots else 0.0
+
+    def _dealt(self, epoch: int, bucket: int) -> I64:
+        """A bucket's samples in the order of an epoch."""
+        low, high = int(self._bounds[bucket]), int(self._bounds[bucket + 1])
+        places = np.arange(high - low, dtype=np.int64)
+        if self.shuffle:
+            places = permute(places, high - low, self._key(epoch, bucket))
+        return self._sorted[low + places]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -184,9 +229,9 @@ class Buckets:
 
     def _batch_size(self, longest: int) -> int:
         size = self.lengths.size if self.batch_size is None else self.batch_size
-        return size if self.batch_tokens is None else min(size, self.batch_tokens // max(int(self._padded(longest)), 1))
+        return size if self.batch_tokens is None else min(size, self.batch_tokens // max(self._padded(longest), 1))
 
-    def _padded(self, length: int | I64) -> int | I64:
+    def _padded(self, length: Padded) -> Padded:
         return -(-length // self.multiple_of) * self.multiple_of
 
     # --- refusals ---
@@ -227,7 +272,7 @@ class Buckets:
         if self.batch_size is not None and self.batch_size < at_least:
             raise ConfigError(f"batch_size: expected {needs}, found {self.batch_size}")
         raise ConfigError(
-            f"batch_tokens: expected {needs}: {at_least * int(self._padded(longest))} or more for samples of length {longest}, "
+            f"batch_tokens: expected {needs}: {at_least * self._padded(longest)} or more for samples of length {longest}, "
             f"found {self.batch_tokens} ({short})"
         )
 
