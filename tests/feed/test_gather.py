@@ -16,7 +16,8 @@ from ladle.corpus.shard import ArrayShard, Pool
 from ladle.corpus.split import SIZE_SECONDS, Split
 from ladle.errors import ClosedError, FormatError, TokenError
 from ladle.feed import gather as module
-from ladle.feed.gather import by_shard, gather, read_rows
+from ladle.feed.gather import by_shard, gather, gather_pieces, read_rows
+from ladle.rows.pieces import Pieces
 
 
 def reference(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
@@ -55,6 +56,60 @@ def test_both_ways_read_the_same_also_where_shards_differ_in_their_type(request,
         for rows_a_shard in (0, 10**9):
             patch.setattr(module, "ROWS_A_SHARD", rows_a_shard)
             np.testing.assert_array_equal(read_rows(split, starts, length), reference(ids, starts, length))
+
+
+@st.composite
+def rows_of_pieces(draw):
+    """(sizes of shards, T, rows of pieces): each piece lies in one shard; one that fills its row may go on."""
+    sizes, T, rows = draw(st.lists(st.integers(2, 30), min_size=1, max_size=8)), draw(st.integers(1, 12)), []
+    for _ in range(draw(st.integers(1, 6))):
+        left, row = T, []
+        while left and (not row or draw(st.booleans())):
+            shard = draw(st.integers(0, len(sizes) - 1))
+            first = draw(st.integers(0, sizes[shard] - 1))
+            length = draw(st.integers(1, min(left, sizes[shard] - first)))
+            goes_on = length == T and first + length < sizes[shard] and draw(st.booleans())
+            row.append((sum(sizes[:shard]) + first, length, goes_on))
+            left -= length
+        rows.append(row)
+    return sizes, T, rows
+
+
+@settings(max_examples=200, deadline=None)
+@given(request=rows_of_pieces(), wide=st.lists(st.booleans(), min_size=8, max_size=8))
+def test_rows_of_pieces_are_the_pieces_and_zeros_whatever_the_shards(request, wide):
+    sizes, T, rows = request
+    ids = np.arange(sum(sizes)) * 7919 % 60_000 + 1
+    shards = [
+        ArrayShard(part.astype(np.uint32 if w else np.uint16))
+        for part, w in zip(np.split(ids, np.cumsum(sizes)[:-1]), wide, strict=False)
+    ]
+    widest = max(shard.dtype for shard in shards)
+    split = Split(name="s", where="s", shards=shards, dtype=widest, fingerprint=str)
+    table, wanted = [], np.zeros((len(rows), T + 1), dtype=np.int64)
+    for number, row in enumerate(rows):
+        column = 0
+        for start, length, goes_on in row:
+            table.append((number, column, start, length, length - 1 + goes_on, 0))
+            wanted[number, column : column + length + goes_on] = ids[start : start + length + goes_on]
+            column += length
+    x, y = gather_pieces(split, Pieces(*np.array(table, dtype=np.int64).T), len(rows), T)
+    np.testing.assert_array_equal(x, wanted[:, :-1])
+    np.testing.assert_array_equal(y, wanted[:, 1:])
+    assert not np.shares_memory(x, y)
+
+
+@pytest.mark.parametrize("max_id", [None, 99])
+@pytest.mark.parametrize("token", [1, 3, 4])
+def test_an_id_outside_the_vocabulary_is_placed_in_pieces_too(token, max_id):
+    """In a first piece, in a second, and as the label behind the last slot."""
+    ids = np.arange(6, dtype=np.uint16)
+    ids[token] = 99
+    split = ladle.from_ids(ids)
+    split.vocab_size, split.max_id = 50, max_id
+    pieces = Pieces(*np.array([[0, 0, 0, 2, 1, 0], [0, 2, 3, 1, 0, 0], [1, 0, 1, 3, 3, 0]], dtype=np.int64).T)
+    with pytest.raises(TokenError, match=f"memory @ byte {2 * token}: id: expected less than the vocabulary's 50, found 99"):
+        gather_pieces(split, pieces, 2, 3)
 
 
 def test_an_id_outside_the_vocabulary_is_placed_in_its_own_file():

@@ -42,8 +42,9 @@ def gather_pieces(split: Split, pieces: Pieces, rows: int, block_size: int) -> N
     pieces: of these rows. A piece with a label for its last slot is read one token further.
     """
     tokens = read_pieces(split, pieces, rows, block_size + 1)
-    if split.vocab_size is not None and split.max_id is None and int(tokens.max()) >= split.vocab_size:
-        for row, column, start, size in zip(*_lists(pieces, pieces.length), strict=True):  # one of them says which
+    known = split.vocab_size is None or (split.max_id is not None and split.max_id < split.vocab_size)
+    if not known and int(tokens.max()) >= (split.vocab_size or 0):
+        for row, column, start, size in zip(*_lists(pieces, _read(pieces)), strict=True):  # one of them says which
             split.check_ids(tokens[row, column : column + size], start)
     block = np.empty((2, rows, block_size), dtype=np.int64)
     block[0] = tokens[:, :-1]
@@ -56,8 +57,7 @@ def read_pieces(split: Split, pieces: Pieces, rows: int, length: int) -> Tokens:
 
     A piece that goes on is as long as the row but for the last token, which is the one that follows it.
     """
-    more = pieces.length - pieces.labelled == 0
-    count = pieces.length + more
+    count = _read(pieces)
     shards = np.searchsorted(split.bases[1:-1], pieces.start, side="right")
     used = np.bincount(pieces.row, count, rows).astype(np.int64)
     if not split.alike:
@@ -73,6 +73,12 @@ def read_pieces(split: Split, pieces: Pieces, rows: int, length: int) -> Tokens:
         if size:
             parts.insert(end, bytes(size))
     return np.frombuffer(b"".join(parts), split.dtype).reshape(rows, length)
+
+
+def _read(pieces: Pieces) -> I64:
+    """The tokens that each piece reads: those of its slots, and the label of the last where its document goes on."""
+    count: I64 = pieces.length + (pieces.labelled == pieces.length)
+    return count
 
 
 def _lists(pieces: Pieces, count: I64) -> list[list[int]]:
