@@ -384,6 +384,7 @@ def _train(commands: Commands) -> None:
         "train a small GPT on a corpus; a run that was killed resumes to the bit",
         "ladle train data/book --out runs/book\n"
         "ladle train data/book --preset cpu-small --steps 500 --out runs/book --resume\n"
+        "ladle train data/books --pack best_fit --out runs/books\n"
         "torchrun --nproc-per-node 2 -m ladle train data/book --batch-size 24 --micro-batch-size 6 --out runs/book2",
     )
     add.add_argument("corpus", metavar="CORPUS", help="a corpus folder, or one that nanoGPT prepared")

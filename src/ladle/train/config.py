@@ -11,6 +11,9 @@ from ladle.errors import ConfigError, StateError
 from ladle.nn.config import POSITIONS, GPTConfig
 
 ORDERS = ("shuffled", "sequential", "random")
+PACKS = ("best_fit", "sequential", "single")
+OVERLONG = ("split", "drop", "error")
+DEALS = ("fixed", "fresh")
 DTYPES = ("float32", "bfloat16")
 RULES = ("none", "linear", "sqrt")
 
@@ -59,6 +62,10 @@ class TrainConfig:
     batch_size: int = _option(12, "rows an update, over all micro-batches and ranks (B)")
     micro_batch_size: int | None = _option(None, "rows a rank passes through the model at once; by default all of its own")
     order: str = _option("shuffled", f"order of the windows: {', '.join(ORDERS)}")
+    pack: str | None = _option(None, f"keep documents whole in the rows, apart from each other: {', '.join(PACKS)}")
+    overlong: str = _option("split", f"what becomes of documents longer than a row, where they are packed: {', '.join(OVERLONG)}")
+    deal: str = _option("fixed", f"of packed documents into rows, in each epoch: {', '.join(DEALS)}")
+    mask_documents: bool = _option(False, "of windows that cut across documents: no token looks, or is led, into another one")
     seed: int = _option(1337, "of the initial weights, the order and the dropout")
     prefetch: int = _option(2, "batches made ahead by a thread")
     # the schedule
@@ -101,9 +108,20 @@ class TrainConfig:
         for name in ("beta1", "beta2"):
             if not 0.0 <= (value := getattr(self, name)) < 1.0:
                 raise ConfigError(f"{name}: expected 0 <= {name} < 1, found {value}")
-        for name, known in (("order", ORDERS), ("dtype", DTYPES), ("scale_rate", RULES)):
+        for name, known in (
+            ("order", ORDERS),
+            ("pack", (None, *PACKS)),
+            ("overlong", OVERLONG),
+            ("deal", DEALS),
+            ("dtype", DTYPES),
+            ("scale_rate", RULES),
+        ):
             if (value := getattr(self, name)) not in known:
+                known = tuple(one for one in known if one is not None)
                 raise ConfigError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
+        for name, usual in (("overlong", "split"), ("deal", "fixed")):
+            if self.pack is None and (value := getattr(self, name)) != usual:
+                raise ConfigError(f"{name}: expected {usual!r} without pack, found {value!r}: it says how documents are packed")
         if not 0.0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate: expected > 0, found {self.learning_rate}")
         if self.min_learning_rate > self.learning_rate:
@@ -123,6 +141,13 @@ class TrainConfig:
             positions=self.positions,
             pad_vocab_to=self.pad_vocab_to,
         )
+
+    @property
+    def documents(self) -> dict[str, Any]:
+        """What keeps documents apart, as `Feed` and `evaluate` take it; nothing of it for plain windows."""
+        if self.pack is None and not self.mask_documents:
+            return {}
+        return {"pack": self.pack, "overlong": self.overlong, "mask_documents": self.mask_documents}
 
     @property
     def last_decay_step(self) -> int:
@@ -145,7 +170,7 @@ class TrainConfig:
         naming every value that may not change within a run, with what to give to continue it.
         """
         mine = self.to_dict() | {"decay_steps": self.last_decay_step}
-        theirs = dict(saved)
+        theirs = type(self)().to_dict() | dict(saved)  # an older run was not asked what is asked now
         if theirs.get("decay_steps") is None:
             theirs["decay_steps"] = theirs.get("steps")
         wrong = [name for name in mine if name not in FREE and mine[name] != theirs.get(name)]

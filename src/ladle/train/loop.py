@@ -20,13 +20,14 @@ from ladle.corpus.split import Split
 from ladle.errors import ConfigError, MissingExtra, TokenError
 from ladle.feed.batch import Batch
 from ladle.feed.feed import Feed
+from ladle.feed.masks import attention_mask, restarted
 from ladle.feed.torch import Mover
 from ladle.nn.generation import generate
 from ladle.nn.gpt import GPT
 from ladle.order.permutation import hash_key
 from ladle.train import checkpoint, curve, optimizer
 from ladle.train.config import TrainConfig
-from ladle.train.evaluation import evaluate
+from ladle.train.evaluation import evaluate, inputs
 from ladle.train.gradient import Gradient, accumulate
 from ladle.train.log import Log
 from ladle.train.ranks import Ranks
@@ -137,12 +138,13 @@ class _Run:
             out.mkdir(parents=True, exist_ok=True)
             self.log = stack.enter_context(Log(out / "log.jsonl", size=log_bytes))
         self.progress = stack.enter_context(Progress(writer, start=self.step, steps=config.steps))
-        self.progress.say(banner(config, model=self.model, feed=self.feed, splits=self.splits, device=device, ranks=ranks))
+        if writer is not None:
+            self.progress.say(banner(config, model=self.model, feed=self.feed, splits=self.splits, device=device, ranks=ranks))
         for note in notes:
             self.progress.say(note)
         self.pending: tuple[dict[str, Any], Tensor, Tensor, Tensor] | None = None
         self.loss: float | None = None
-        self.seconds = self.waited = 0.0
+        self.seconds, self.waited, self.targets = 0.0, 0.0, 0
 
     # --- the walk ---
 
@@ -178,30 +180,33 @@ class _Run:
         if self.lags:
             self._settle()  # the update before this one: its numbers have arrived, so nothing waits
         seconds = time.perf_counter() - started
-        self.seconds, self.waited = self.seconds + seconds, self.waited + waited
+        self.seconds, self.waited, self.targets = self.seconds + seconds, self.waited + waited, self.targets + batch.num_targets
         record = {
             "step": self.step,
             "position": batch.position,
             "loss": None,
             "lr": rate,
-            "tokens_per_s": round(config.batch_size * config.block_size / seconds, 1),
+            "tokens_per_s": round(batch.num_targets / seconds, 1),
             "data_wait": round(waited / seconds, 5),
         }
         self.pending = (record, loss, norm, digest)
         if not self.lags:
             self._settle()
 
-    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    def _micro_batches(self, batch: Batch) -> Iterator[tuple[Tensor, ...]]:
         """This rank's rows, a few at a time; before each, chance (dropout) is set from where the rows stand in the stream."""
         size = self.config.micro_batch_size or len(batch.rows)
+        parts = inputs(batch, apart=bool(self.config.documents))
         for first in range(0, len(batch.rows), size):
             position = batch.rows[first] * self.config.block_size
             torch.manual_seed(hash_key("dropout", self.config.seed, position, self.ranks.rank))
-            yield batch.x[first : first + size], batch.y[first : first + size]
+            yield tuple(part[first : first + size] for part in parts)
 
-    def _loss_sum(self, x: Tensor, y: Tensor) -> Tensor:
+    def _loss_sum(self, x: Tensor, y: Tensor, segments: Tensor | None = None) -> Tensor:
+        """segments: where documents are kept apart; the mask of T * T is then made for this micro-batch alone."""
+        kept = {} if segments is None else {"positions": restarted(segments), "attn_mask": attention_mask(segments)}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
-            return self.model.loss(self.model.logits(self.model.hidden(x)), y, reduction="sum")
+            return self.model.loss(self.model.logits(self.model.hidden(x, **kept)), y, reduction="sum")
 
     def _rate(self) -> float:
         config = self.config
@@ -256,6 +261,7 @@ class _Run:
                 batch_size=self.config.eval_batch_size,
                 device=self.device,
                 ranks=self.ranks,
+                **self.config.documents,
             )
         finally:
             self.model.train()
@@ -302,6 +308,8 @@ class _Run:
             batch_size=self.config.batch_size,
             block_size=self.config.block_size,
             order=cast("Literal['shuffled', 'sequential', 'random']", self.config.order),
+            deal=cast("Literal['fixed', 'fresh']", self.config.deal),
+            **self.config.documents,
             seed=self.config.seed,
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
@@ -319,7 +327,6 @@ class _Run:
                 drawn = curve.draw(log, self.out / "loss.svg")
             except MissingExtra:
                 drawn = None
-        slots = (self.step - self.first_step) * self.config.batch_size * self.config.block_size
         return Report(
             steps=self.step,
             position=self.feed.position,
@@ -327,7 +334,7 @@ class _Run:
             loss=self.loss,
             val_loss=self.val_loss,
             seconds=self.seconds,
-            tokens_per_s=slots / self.seconds if self.seconds else 0.0,
+            tokens_per_s=self.targets / self.seconds if self.seconds else 0.0,
             data_wait=self.waited / self.seconds if self.seconds else 0.0,
             log=log,
             curve=drawn,
@@ -367,13 +374,13 @@ def _device(name: str) -> torch.device:
         return mover.device
 
 
-def _compiled(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """torch.compile, whose failure (no C++ compiler, say) is an error of ours."""
     compiled = torch.compile(function)
 
-    def call(x: Tensor, y: Tensor) -> Tensor:
+    def call(*parts: Tensor) -> Tensor:
         try:
-            return compiled(x, y)
+            return compiled(*parts)
         except torch._dynamo.exc.TorchDynamoException as error:
             found = str(error).strip().split("\n", 1)[0]
             raise ConfigError(f"compile: expected a model that torch.compile can build here, found {found}") from error

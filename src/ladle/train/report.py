@@ -13,6 +13,8 @@ from tqdm import tqdm
 
 from ladle.corpus.split import Split
 from ladle.feed.feed import Feed
+from ladle.feed.streams import packs_in
+from ladle.feed.tally import Tallies
 from ladle.nn.gpt import GPT
 from ladle.train.config import TrainConfig
 from ladle.train.ranks import Ranks
@@ -24,8 +26,8 @@ LONGEST_SILENCE_S = 30.0
 class Report:
     """A finished run. loss: of the last update (None when nothing was left to do). val_loss: exact, None without a val split.
 
-    tokens_per_s, data_wait (share of a step): over this process's own updates. log, curve, checkpoint: files; curve is
-    None where matplotlib is not installed. sample: text the model wrote, None where the corpus has no tokenizer.
+    tokens_per_s (of targets that count), data_wait (share of a step): over this process's own updates. log, curve, checkpoint:
+    files; curve is None where matplotlib is not installed. sample: text the model wrote, None where the corpus has no tokenizer.
     """
 
     steps: int
@@ -72,9 +74,11 @@ def banner(
         lines.append(("samples", f"independent random windows of {T}; no epochs"))
     else:
         slots = feed.slots_per_epoch
+        kind = "windows" if config.pack is None else "packed rows"
         lines += [
-            ("samples", f"{slots // T:,} windows of {T} an epoch, {config.order}"),
-            ("epoch", f"{feed.batches_per_epoch:,} batches, {slots:,} tokens"),
+            ("samples", f"{slots // T:,} {kind} of {T} an epoch, {config.order}"),
+            ("epoch", f"{feed.batches_per_epoch:,} batches, {slots:,} {'tokens' if config.pack is None else 'slots'}"),
+            *kept_apart(feed),
         ]
     lines += [
         ("batch size", f"{B} rows an update ({ways}), {B * T:,} tokens"),
@@ -83,6 +87,22 @@ def banner(
         ("device", f"{device}, {config.dtype}{threads}{', compiled' if config.compile else ''}"),
     ]
     return table(lines)
+
+
+def kept_apart(feed: Feed) -> list[tuple[str, str]]:
+    """What an epoch does with documents, and with its slots; nothing for plain windows."""
+    lines = [("documents", str(packs.counts)) for packs in packs_in(feed.stream)]
+    tally = Tallies(feed, 0).until(feed.slots_per_epoch) if lines or feed.recipe.mask_documents else None
+    if tally is not None:
+        masked = {
+            "last tokens of documents": tally.boundary,
+            "left out by the corpus's mask": tally.unlearned,
+            "repeated": tally.repeated,
+            "padded": tally.padded,
+        }
+        told = ", ".join(f"{count:,} {why}" for why, count in masked.items() if count)
+        lines.append(("targets", f"{tally.trained:,} an epoch, in {tally.slots:,} slots; masked: {told or 'none'}"))
+    return lines
 
 
 class Progress:
