@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from ladle.batching.collate import Padded as Padded
     from ladle.batching.collate import pad as pad
     from ladle.batching.keyed import generator as generator
-    from ladle.batching.loader import Loader as Loader
-    from ladle.batching.loader import loader as loader
-    from ladle.batching.pair import pair as pair
-    from ladle.batching.to_device import to_device as to_device
+    from ladle.batching.dataloader import Loader as Loader
+    from ladle.batching.dataloader import loader as loader
+    from ladle.batching.pairs import pair as pair
+    from ladle.batching.device import to_device as to_device
 
 _WHERE = {
-    "Loader": "loader",
+    "Loader": "dataloader",
     "Padded": "collate",
     "generator": "keyed",
-    "loader": "loader",
+    "loader": "dataloader",
     "pad": "collate",
-    "pair": "pair",
-    "to_device": "to_device",
+    "pair": "pairs",
+    "to_device": "device",
 }
 
 __all__ = [
