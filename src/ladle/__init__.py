@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ladle.feed.feed import Feed as Feed
     from ladle.feed.get_batch import get_batch as get_batch
     from ladle.feed.mixture import Mixture as Mixture
+    from ladle.train.batch_size import estimate_batch_size as estimate_batch_size
     from ladle.train.seeds import set_seed as set_seed
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ _WHERE = {
     "GPTDataset": "ladle.feed.dataloader",
     "Mixture": "ladle.feed.mixture",
     "create_dataloader": "ladle.feed.dataloader",
+    "estimate_batch_size": "ladle.train",
     "from_ids": "ladle.corpus.memory",
     "from_text": "ladle.corpus.memory",
     "get_batch": "ladle.feed.get_batch",
@@ -45,6 +47,7 @@ __all__ = [
     "Mixture",
     "__version__",
     "create_dataloader",
+    "estimate_batch_size",
     "from_ids",
     "from_text",
     "get_batch",

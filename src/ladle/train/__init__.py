@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from ladle.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from ladle.train.batch_size import BatchSizes as BatchSizes
+    from ladle.train.batch_size import estimate_batch_size as estimate_batch_size
+    from ladle.train.batch_size import find_batch_size as find_batch_size
     from ladle.train.config import PRESETS as PRESETS
     from ladle.train.config import TrainConfig as TrainConfig
     from ladle.train.difference import compare as compare
     from ladle.train.evaluation import evaluate as evaluate
+    from ladle.train.full_step import usual_loss as usual_loss
     from ladle.train.gradient import accumulate as accumulate
     from ladle.train.loop import train as train
     from ladle.train.micro_batches import accumulation_steps as accumulation_steps
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from ladle.train.warmup import WarmupCosine as WarmupCosine
 
 _WHERE = {
+    "BatchSizes": "batch_size",
     "PRESETS": "config",
     "Ranks": "ranks",
     "Report": "report",
@@ -45,7 +50,9 @@ _WHERE = {
     "cut": "micro_batches",
     "decay_groups": "optimizer",
     "effective_batch": "micro_batches",
+    "estimate_batch_size": "batch_size",
     "evaluate": "evaluation",
+    "find_batch_size": "batch_size",
     "grouped": "micro_batches",
     "joined": "ranks",
     "learning_rate": "schedule",
@@ -53,11 +60,13 @@ _WHERE = {
     "set_seed": "seeds",
     "steps_per_epoch": "micro_batches",
     "train": "loop",
+    "usual_loss": "full_step",
     "warmup_cosine": "schedule",
 }
 
 __all__ = [
     "PRESETS",
+    "BatchSizes",
     "Ranks",
     "Report",
     "TrainConfig",
@@ -70,7 +79,9 @@ __all__ = [
     "cut",
     "decay_groups",
     "effective_batch",
+    "estimate_batch_size",
     "evaluate",
+    "find_batch_size",
     "grouped",
     "joined",
     "learning_rate",
@@ -78,6 +89,7 @@ __all__ = [
     "set_seed",
     "steps_per_epoch",
     "train",
+    "usual_loss",
     "warmup_cosine",
 ]
 

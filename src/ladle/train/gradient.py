@@ -46,7 +46,7 @@ def accumulate(
     if num_targets is None or model is not None:
         micro_batches = list(micro_batches)
     if num_targets is None:
-        num_targets = _over_ranks(sum(count(batch) for batch in micro_batches))
+        num_targets = Ranks.current().total(sum(count(batch) for batch in micro_batches))
     scale, quiet, last = 1.0, nullcontext, -1
     if isinstance(model, nn.parallel.DistributedDataParallel):
         scale, quiet, last = float(dist.get_world_size(model.process_group)), model.no_sync, len(micro_batches) - 1  # type: ignore[arg-type,assignment]
@@ -64,16 +64,6 @@ def accumulate(
         total = part.detach() if total is None else total + part.detach()
         del loss, part
     return torch.zeros(()) if total is None else total
-
-
-def _over_ranks(mine: int) -> int:
-    """The sum over torch.distributed's ranks, where there are several."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return mine
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    total = torch.tensor(mine, device=device)
-    dist.all_reduce(total)
-    return int(total.item())
 
 
 class Gradient:

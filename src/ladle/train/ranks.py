@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -35,6 +36,22 @@ class Ranks:
         """In place, rank 0's values."""
         if self.world_size > 1:
             dist.broadcast(tensor, src=0)
+
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers."""
+        return self._reduced(number, dist.ReduceOp.MIN)
+
+    def total(self, number: int) -> int:
+        """The sum of the ranks' numbers."""
+        return self._reduced(number, dist.ReduceOp.SUM)
+
+    def _reduced(self, number: int, operation: dist.ReduceOp.RedOpType) -> int:
+        if self.world_size == 1:
+            return number
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+        shared = torch.tensor(number, device=device)
+        dist.all_reduce(shared, op=operation)
+        return int(shared.item())
 
     @classmethod
     def current(cls) -> Ranks:
