@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  its name in the field
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ladle.errors import ConfigError
 from ladle.nn.config import GPTConfig
@@ -20,6 +21,7 @@ from ladle.nn.embedding import Embedding, check_ids, generator_on, undrawn
 from ladle.nn.positions import rotate
 
 Device = torch.device | str | None
+Mask = Tensor | BlockMask | None
 
 
 class Attention(nn.Module):
@@ -31,23 +33,30 @@ class Attention(nn.Module):
         self.c_attn = undrawn(nn.Linear, config.width, 3 * config.width, bias=config.bias, device=device)
         self.c_proj = undrawn(nn.Linear, config.width, config.width, bias=config.bias, device=device)
 
-    def forward(self, x: Tensor, angles: Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor | None, attn_mask: Mask) -> Tensor:
         rows, length, width = x.shape
         queries, keys, values = (
             part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2)
         )
         if angles is not None:
             queries, keys = rotate(queries, angles), rotate(keys, angles)
-        mixed = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=attn_mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=attn_mask is None,
-        )
+        mixed = self.mix(queries, keys, values, attn_mask)
         out: Tensor = self.c_proj(mixed.transpose(1, 2).reshape(rows, length, width))
         return F.dropout(out, self.dropout, self.training)
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Mask) -> Tensor:
+        """Values by how well queries meet keys: (B, heads, T, D) each."""
+        dropout = self.dropout if self.training else 0.0
+        if not isinstance(attn_mask, BlockMask):
+            return F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=attn_mask, dropout_p=dropout, is_causal=attn_mask is None
+            )
+        if dropout:
+            raise ConfigError(
+                f"dropout: expected 0 with a BlockMask, found {dropout}: FlexAttention drops nothing; use a boolean mask"
+            )
+        mixed: Tensor = flex_attention(queries, keys, values, block_mask=attn_mask)
+        return mixed
 
 
 class MLP(nn.Module):
@@ -73,7 +82,7 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.width, bias=config.bias, device=device)
         self.mlp = MLP(config, device)
 
-    def forward(self, x: Tensor, angles: Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor | None, attn_mask: Mask) -> Tensor:
         x = x + self.attn(self.ln_1(x), angles, attn_mask)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
@@ -126,7 +135,7 @@ class GPT(nn.Module):
         ids: Tensor,
         targets: Tensor | None = None,
         positions: Tensor | None = None,
-        attn_mask: Tensor | None = None,
+        attn_mask: Mask = None,
         *,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -134,7 +143,8 @@ class GPT(nn.Module):
         """Logits (B, T, V), and the loss against targets (B, T), or None without them.
 
         ids: integers (B, T). positions: int64 (B, T), or None to count from 0. attn_mask: bool, broadcastable to
-        (B, heads, T, T), True where a query may look; it replaces the causal mask, so it must be causal itself.
+        (B, heads, T, T), True where a query may look, or FlexAttention's BlockMask (compile the model then); it replaces the
+        causal mask, so it must be causal itself. `batch.attention_mask()` and `batch.block_mask()` are.
         targets equal to ignore_index do not count. reduction: "mean" over those that count (0 where none does),
         "sum" for gradient accumulation. The loss is float32 under autocast too.
         Raises TokenError, ConfigError (see Embedding).
@@ -144,7 +154,7 @@ class GPT(nn.Module):
             return logits, None
         return logits, self.loss(logits, targets, ignore_index=ignore_index, reduction=reduction)
 
-    def hidden(self, ids: Tensor, positions: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, positions: Tensor | None = None, attn_mask: Mask = None) -> Tensor:
         """The last block's output after ln_f: (B, T, C)."""
         x = F.dropout(self.embed(ids, positions), self.config.dropout, self.training)
         angles = self.embed.angles(ids, positions)

@@ -110,14 +110,13 @@ class TrainConfig:
                 raise ConfigError(f"{name}: expected 0 <= {name} < 1, found {value}")
         for name, known in (
             ("order", ORDERS),
-            ("pack", (None, *PACKS)),
+            ("pack", PACKS),
             ("overlong", OVERLONG),
             ("deal", DEALS),
             ("dtype", DTYPES),
             ("scale_rate", RULES),
         ):
-            if (value := getattr(self, name)) not in known:
-                known = tuple(one for one in known if one is not None)
+            if (value := getattr(self, name)) is not None and value not in known:
                 raise ConfigError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
         for name, usual in (("overlong", "split"), ("deal", "fixed")):
             if self.pack is None and (value := getattr(self, name)) != usual:
