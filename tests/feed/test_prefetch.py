@@ -290,7 +290,7 @@ def test_a_copy_begins_in_the_thread_and_arrives_where_it_is_used(folder, monkey
 
         return arrival
 
-    monkeypatch.setattr("ladle.feed.feed._sender", lambda *_: (send, lambda: None))
+    monkeypatch.setattr("ladle.feed.feed.delivery", lambda *_: (send, lambda: None))
     with feed_of(folder, framework="torch", prefetch=3) as feed:
         for _ in range(5):
             next(feed)

@@ -94,6 +94,16 @@ def budget_stream(recipe: Recipe, source: Split | Mixture, cache: Any = None) ->
     return stream
 
 
+def refuse_with_budget(*, framework: str, window: int, block_size: int, total_tokens: int | None) -> None:
+    """Raise ConfigError for what a feed with batch_tokens= cannot have."""
+    if framework == "jax":
+        raise ConfigError("framework: expected 'torch' or 'numpy' with batch_tokens=, found 'jax': its arrays are of one shape")
+    if window != block_size:
+        raise ConfigError(f"window: expected block_size ({block_size}) with batch_tokens=, found {window}: a row is a document")
+    if total_tokens is not None:
+        raise ConfigError(f"total_tokens: expected None with batch_tokens=, found {total_tokens}: its position counts samples")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(Shape):
     """Batches of as many samples as the budget holds. batch_size: of the largest; block_size: the longest row there can be."""

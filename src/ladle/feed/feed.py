@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ladle.corpus.split import Split
-from ladle.errors import ClosedError, ConfigError, MissingExtra
+from ladle.errors import ClosedError, ConfigError
 from ladle.feed.appearances import Appearance, appearances
 from ladle.feed.arguments import flag, integer
 from ladle.feed.audit import Certificate, audit
-from ladle.feed.batch import Arrival, Batch
-from ladle.feed.budget import Budget, BudgetStream
+from ladle.feed.batch import Batch
+from ladle.feed.budget import Budget, BudgetStream, refuse_with_budget
+from ladle.feed.delivery import delivery, processes
+from ladle.feed.extent import Extent
 from ladle.feed.mixture import Mixture
 from ladle.feed.pieces import PieceRows
 from ladle.feed.prefetch import Prefetcher
@@ -115,8 +114,8 @@ class Feed:
         ignore_index = integer("ignore_index", ignore_index, -(2**31), 2**31)
         prefetch = integer("prefetch", prefetch, 0, 4097)
         max_mapped = None if max_mapped is None else integer("max_mapped", max_mapped, 0)
-        if framework == "jax" and rank is None and world_size is None:
-            rank, world_size = _jax().processes()
+        if rank is None and world_size is None:
+            rank, world_size = processes(framework)
         self._topology = rank, world_size
         rank, world_size = topology(rank, world_size)
         if batch_tokens is None and world_size > batch_size:
@@ -143,7 +142,7 @@ class Feed:
                 f"window: expected block_size ({block_size}) with pack={pack!r}, found {window}: a row is packed whole"
             )
         if batch_tokens is not None:
-            _refuse_with_budget(framework=framework, window=window, block_size=block_size, total_tokens=total_tokens)
+            refuse_with_budget(framework=framework, window=window, block_size=block_size, total_tokens=total_tokens)
         self.stream = stream_of(self.recipe, source, pack_cache)
         if isinstance(self.stream, BudgetStream):
             self.shape: Shape = Budget.of(self.stream, block_size, rank, world_size)
@@ -151,20 +150,16 @@ class Feed:
             self.shape = Shape(batch_size=batch_size, block_size=block_size, rank=rank, world_size=world_size)
         self.history = _history(self.recipe, source)
         self._position = 0
-        if epochs is not None and order == "random":
-            raise ConfigError(f"epochs: expected None with order='random', found {epochs!r}: {INDEPENDENT}")
-        ends = [] if epochs is None else [integer("epochs", epochs, 1) * self.slots_per_epoch]
-        ends += [] if total_tokens is None else [integer("total_tokens", total_tokens, 1)]
-        self.end = None if not ends else integer("epochs: the feed's slots", min(ends), 1)
+        self._extent = Extent.of(self.stream, epochs, total_tokens, mixed=isinstance(source, Mixture))
         if isinstance(source, Mixture):
             source.check_end(self.stream, self.end)
         tokens = source.joined if isinstance(source, Mixture) else source
-        send, self._close_device = _sender(framework, device, self.shape, tokens)
+        send, self._close_device = delivery(framework, device, self.shape, tokens)
         self._producer = batches_of(
             self.recipe, source, self.stream, self.shape, ignore_index=ignore_index, send=send, max_mapped=max_mapped
         )
         self._look, self._walk = self._producer(), self._producer(advise=True)
-        self._prefetcher = Prefetcher(self._walk, partial(_following, self.shape), prefetch) if prefetch else None
+        self._prefetcher = Prefetcher(self._walk, partial(Ticket.following, shape=self.shape), prefetch) if prefetch else None
         self._begun = self._closed = False
         self._taking = RLock()  # threads that share a feed take turns, and each batch goes to one of them
 
@@ -176,14 +171,14 @@ class Feed:
         return self._position
 
     @property
+    def end(self) -> int | None:
+        """The position at which a finite feed ends, or None."""
+        return self._extent.end
+
+    @property
     def slots_per_epoch(self) -> int:
         """n * W; with batch_tokens= an epoch's rows. Raises ConfigError for order="random" and for a mixture: no epochs."""
-        units = self.stream.units_per_epoch
-        if units is None:
-            if isinstance(self.source, Mixture):
-                raise ConfigError("a mixture has no epochs: each of its sources has its own; use total_tokens=")
-            raise ConfigError("order='random' has no epochs: it draws independent windows for ever; use total_tokens=")
-        return units * self.stream.window
+        return self._extent.slots_per_epoch
 
     @property
     def batches_per_epoch(self) -> int:
@@ -192,12 +187,7 @@ class Feed:
 
     def __len__(self) -> int:
         """Batches from position 0 to the end of a finite feed. Raises TypeError for an endless one."""
-        if self.end is None:
-            if self.stream.units_per_epoch is None:
-                raise TypeError("this feed is endless: pass total_tokens= to end it")
-            hint = f"(feed.batches_per_epoch is {self.batches_per_epoch})"
-            raise TypeError(f"this feed is endless: pass epochs= or total_tokens= to end it {hint}")
-        return self.shape.batches(self.end)
+        return self._extent.batches(self.shape)
 
     def __bool__(self) -> bool:
         """True: asking whether there is a feed is no question about its length."""
@@ -223,10 +213,7 @@ class Feed:
 
     def iteration_end(self, position: int) -> int | None:
         """Where an iteration that begins here ends, in slots; None: never."""
-        if self.stream.units_per_epoch is None:
-            return self.end
-        border = (position // self.slots_per_epoch + 1) * self.slots_per_epoch
-        return border if self.end is None else min(border, self.end)
+        return self._extent.iteration_end(position)
 
     def share(self, start: int, first: int, every: int) -> Iterator[Batch]:
         """Batches number first, first + every, ... of the iteration that begins at position `start`: one worker's of several.
@@ -417,58 +404,5 @@ def _history(recipe: Recipe, source: Split | Mixture) -> History:
     return History(recipe, Amendment(from_position=0, content={}, corpora={"": source.fingerprint}))
 
 
-def _refuse_with_budget(*, framework: str, window: int, block_size: int, total_tokens: int | None) -> None:
-    """Raise ConfigError for what a feed with batch_tokens= cannot have."""
-    if framework == "jax":
-        raise ConfigError("framework: expected 'torch' or 'numpy' with batch_tokens=, found 'jax': its arrays are of one shape")
-    if window != block_size:
-        raise ConfigError(f"window: expected block_size ({block_size}) with batch_tokens=, found {window}: a row is a document")
-    if total_tokens is not None:
-        raise ConfigError(f"total_tokens: expected None with batch_tokens=, found {total_tokens}: its position counts samples")
-
-
 def _remade(source: Split | Mixture, arguments: Mapping[str, Any]) -> Feed:
     return Feed(source, **arguments)
-
-
-def _following(shape: Shape, ticket: Ticket) -> Ticket | None:
-    after = ticket.next_position(shape)
-    return None if after == ticket.limit else ticket._replace(position=after)
-
-
-def _jax() -> Any:
-    from ladle.feed import jax
-
-    return jax
-
-
-def _sender(
-    framework: str, device: Any, shape: Shape, tokens: Split
-) -> tuple[Callable[[NDArray[np.int64]], Arrival], Callable[[], None]]:
-    """(what begins to take an int64 block (2, rows, T) to the device, what frees the device's buffers)."""
-    if framework == "numpy":
-        if device is not None:
-            raise ConfigError(f"device: expected None with framework='numpy', found {device!r}")
-        return _pair, _nothing
-    if framework == "jax":
-        return _jax().Placer(device, shape, tokens).send, _nothing
-    if framework != "torch":
-        raise ConfigError(f"framework: expected 'torch', 'numpy' or 'jax', found {framework!r}")
-    try:
-        from torch import from_numpy
-    except ImportError as error:
-        raise MissingExtra("a feed with framework='torch' (there is framework='numpy')", "torch", "torch") from error
-    from ladle.feed.torch import Mover
-
-    mover = Mover("cpu" if device is None else device)
-    if mover.device.type == "cpu":
-        return (lambda block: lambda: (from_numpy(block[0]), from_numpy(block[1]))), _nothing
-    return mover.send, mover.close
-
-
-def _pair(block: NDArray[np.int64]) -> Arrival:
-    return lambda: (block[0], block[1])
-
-
-def _nothing() -> None:
-    pass

@@ -73,6 +73,11 @@ class Ticket(NamedTuple):
         after = shape.after(self.position, batches) if batches else self.position
         return after if self.limit is None else min(after, self.limit)
 
+    def following(self, shape: Shape) -> Ticket | None:
+        """The ticket of the next batch, or None where this one ends at the limit."""
+        after = self.next_position(shape)
+        return None if after == self.limit else self._replace(position=after)
+
 
 class Producer:
     """Makes batches from tickets. Not shared between threads; holds no position."""
