@@ -11,6 +11,7 @@ import numpy as np
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
+from ladle.feed.budget import BudgetStream
 from ladle.feed.mixture import Mixture
 from ladle.feed.plan import Plan
 from ladle.feed.streams import is_packed, uses_loss_mask
@@ -26,8 +27,8 @@ class Appearance:
     """A row that holds some of a document.
 
     epoch: of the split, or of the document's source in a mixture. step: the batch, counted from position 0 at the feed's
-    batch and block size. row: in that global batch. position: the row's first slot. columns: [first, last) of the row's
-    T + 1 tokens. targets: how many of the document's tokens are targets that count there.
+    batch and block size. row: in that global batch. position: the row's first slot; with batch_tokens= the row's number.
+    columns: [first, last) of the row's T + 1 tokens. targets: how many of the document's tokens are targets that count there.
     """
 
     epoch: int
@@ -50,9 +51,10 @@ def appearances(feed: Feed, document: object, epochs: Iterable[int]) -> list[App
     B, T, found = feed.shape.batch_size, feed.shape.block_size, list[Appearance]()
     if is_packed(stream):
         for epoch in _checked(epochs, LARGEST // max(int(stream.epoch_slots.max()), 1)):
-            units = stream.holding(number, first, last, epoch)
-            units = units if limit is None else units[units < -(-limit // (B * T)) * B]
-            found += [_packed(feed, stream, (base, first, last), unit, epoch) for unit in units.tolist()]
+            units = stream.holding(number, first, last, epoch).tolist()
+            if limit is not None:
+                units = [unit for unit in units if feed.shape.place(unit)[0] < feed.shape.batches(limit)]
+            found += [_packed(feed, stream, (base, first, last), unit, epoch) for unit in units]
         return found
     plan, per_unit = Plan(stream, T, ahead=1), stream.window // T
     per_epoch = stream.units_per_epoch or split.num_tokens // stream.window + 2
@@ -89,18 +91,20 @@ def _packed(feed: Feed, stream: PackedStream, document: tuple[int, int, int], ro
     document: (its source's first token, its own first and last + 1 in the source's numbering). row: a unit of the stream.
     """
     base, first, last = document
-    B, T, limit, pieces = feed.shape.batch_size, feed.shape.block_size, feed.end, stream.pieces(row, 1)
+    T, limit, pieces = feed.shape.block_size, feed.end, stream.pieces(row, 1)
+    step, place, position = feed.shape.place(row)
     inside = np.flatnonzero((pieces.start - base < last) & (pieces.start - base + pieces.length > first))
     column, start, length, labelled = (int(a[inside[0]]) for a in (pieces.column, pieces.start, pieces.length, pieces.labelled))
-    end = T if limit is None else min(max(limit - row * T, 0), T)
+    # A budget's position counts rows, and its batches end where it does.
+    end = T if limit is None or isinstance(stream, BudgetStream) else min(max(limit - position, 0), T)
     low, high = np.array([column]), np.array([max(min(column + labelled, end), column)])
-    virtual, slot = np.array([start - column]), np.array([row * T])
+    virtual, slot = np.array([start - column]), np.array([position])
     targets = int(_learned(feed, virtual, low, high, slot)[0])
     return Appearance(
         epoch=epoch,
-        step=row // B,
-        row=row % B,
-        position=row * T,
+        step=step,
+        row=place,
+        position=position,
         columns=(column, column + length + (labelled == length)),
         targets=targets,
     )

@@ -228,7 +228,9 @@ def _masked(feed: Feed, number: int, account: Account, ledgers: Sequence[Ledger]
 
 def _units(feed: Feed, epochs: int | None, total_tokens: int | None) -> int:
     """How many windows to follow."""
-    W, source = feed.recipe.window, feed.source
+    W, source = feed.stream.window, feed.source
+    if feed.recipe.batch_tokens is not None and total_tokens is not None:
+        raise ConfigError(f"audit: expected epochs with batch_tokens=, found total_tokens={total_tokens}: it counts rows")
     if epochs is not None and total_tokens is not None:
         raise ConfigError(f"audit: expected epochs or total_tokens, found both: {epochs} and {total_tokens}")
     if total_tokens is None and epochs is None and feed.end is not None:

@@ -68,10 +68,9 @@ class BudgetStream:
     def handed_out(self, position: int) -> I64:
         return np.array([position], dtype=np.int64)
 
-    def slots(self, epoch: int, batches: int) -> int:
-        """Slots of the first batches of an epoch, padding included."""
-        sizes = np.diff([self.buckets.samples_before(epoch, number) for number in range(batches + 1)])
-        return int((self.buckets.padded_lengths(epoch)[:batches] * sizes).sum())
+    def slots(self, epoch: int, batches: int | None = None) -> int:
+        """Slots of the first batches of an epoch (None: of all), padding included."""
+        return int((self.buckets.padded_lengths(epoch) * self.buckets.sizes(epoch))[:batches].sum())
 
 
 def budget_stream(recipe: Recipe, source: Split | Mixture, cache: Any = None) -> BudgetStream:
@@ -89,7 +88,7 @@ def budget_stream(recipe: Recipe, source: Split | Mixture, cache: Any = None) ->
         lengths, batch_tokens=recipe.batch_tokens, seed=recipe.seed, shuffle=shuffle, longest_first=shuffle, tail="even"
     )
     stream = BudgetStream(packs, buckets)
-    slots = stream.slots(0, buckets.num_batches)
+    slots = stream.slots(0)
     packs.counts = replace(packs.counts, slots=slots, padded=slots - int(lengths.sum()))
     return stream
 

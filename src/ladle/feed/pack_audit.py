@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ladle.corpus.summary import plural
+from ladle.feed.budget import BudgetStream
 from ladle.feed.mixture import Mixture
 from ladle.feed.pack_ledger import PackLedger
 from ladle.feed.streams import packs_in
@@ -87,8 +88,9 @@ def audited(
         tally, counts = Tallies(feed, number).until(ledger.rows * T), plan.counts
         total = tally.trained + tally.excluded + tally.unlearned + tally.boundary + tally.padded
         whole = counts.labelled + counts.boundary + counts.dropped_tokens == counts.tokens
-        if total != ledger.rows * T or not whole or tally.repeated:
-            ledger.fault(f"the counts do not add up: expected {ledger.rows * T} slots in all, found {total}")
+        expected = tally.slots if isinstance(stream, BudgetStream) else ledger.rows * T
+        if total != expected or not whole or tally.repeated:
+            ledger.fault(f"the counts do not add up: expected {expected} slots in all, found {total}")
         accounts.append(
             PackAccount(
                 source=ledger.name,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ladle.corpus.split import Split
+from ladle.feed.budget import BudgetStream
 from ladle.feed.exclusions import Exclusions
 from ladle.feed.mixture import Mixture
 from ladle.feed.pieces import PieceRows, cut_at, label_mask, whole
@@ -66,6 +67,8 @@ class Tallies:
 
     def until(self, slots: int) -> Tally:
         """Of the first `slots`. Epochs that are alike are counted once."""
+        if isinstance(self._stream, BudgetStream):
+            return self._of_budget(self._stream, slots)
         per_epoch, total, recipe = int(self._stream.epoch_slots[self._number]), Tally(), self._recipe
         if recipe.order == "random" or (recipe.epoch_offset and recipe.tail == "drop"):  # no epoch is like another
             return self.between(0, slots)
@@ -80,6 +83,31 @@ class Tallies:
         for epoch in apart:
             total = total.plus(self.between(epoch * per_epoch, (epoch + 1) * per_epoch))
         return total.plus(self.between(epochs * per_epoch, slots)) if rest else total
+
+    def _of_budget(self, stream: BudgetStream, position: int) -> Tally:
+        """Of the batches before this position, which counts rows: what is padded differs from epoch to epoch."""
+        counts, total = stream.packs.counts, Tally()
+        epochs, rest = divmod(position, stream.units_per_epoch)
+        unlearned = self._unlearned(stream, 0, stream.units_per_epoch) if self._masked and epochs else 0
+        for epoch in range(epochs):
+            total = total.plus(_padded(stream.slots(epoch), counts.labelled, counts.boundary, unlearned))
+        if not rest:
+            return total
+        first = position - rest
+        pieces = stream.pieces(first, rest)
+        labelled = int(pieces.labelled.sum())
+        unlearned = self._unlearned(stream, first, rest) if self._masked else 0
+        slots = stream.slots(epochs, stream.buckets.batch_at(epochs, rest))
+        return total.plus(_padded(slots, labelled, int(pieces.length.sum()) - labelled, unlearned))
+
+    def _unlearned(self, stream: BudgetStream, first: int, count: int) -> int:
+        """Targets among these rows that the corpus's own mask leaves out."""
+        found = 0
+        for low in range(first, first + count, AT_ONCE):
+            pieces = stream.pieces(low, min(AT_ONCE, first + count - low))
+            rows = PieceRows(pieces.start, pieces, pieces.column, pieces.column + pieces.labelled)
+            found += int(np.count_nonzero(label_mask(self._split, rows) == 0))
+        return found
 
     def _epoch(self, epoch: int) -> Tally:
         """A whole epoch in which no exclusion begins."""
@@ -141,6 +169,13 @@ class Tallies:
         padding = _clipped(np.clip(N - 1 - start, 0, W), np.full_like(start, W), begin, end) if self._recipe.tail == "pad" else 0
         tokens = int((end - begin).sum()) - padding
         return PieceRows(start, pieces, np.minimum(first, after), after), int((high - low).sum()), tokens
+
+
+def _padded(slots: int, labelled: int, boundary: int, unlearned: int) -> Tally:
+    """What is no token is padding."""
+    return Tally(
+        slots=slots, trained=labelled - unlearned, unlearned=unlearned, boundary=boundary, padded=slots - labelled - boundary
+    )
 
 
 def _edges(low: I64, high: I64, begin: I64, end: I64) -> tuple[I64, I64]:

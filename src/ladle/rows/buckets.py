@@ -83,6 +83,10 @@ class Buckets:
         """Samples in the batches before batch `number` of an epoch; number may be num_batches."""
         return int(self._epoch(epoch)[1][number])
 
+    def sizes(self, epoch: int) -> I64:
+        """How many samples each batch of an epoch has, in their order: int64 [num_batches]."""
+        return np.diff(self._epoch(epoch)[1])
+
     def batch_at(self, epoch: int, samples: int) -> int:
         """The inverse: the batch that holds sample number `samples` of an epoch; num_batches where all are before it."""
         return int(np.searchsorted(self._epoch(epoch)[1], samples, side="right")) - 1
@@ -179,7 +183,7 @@ class Buckets:
 
     def padding_share(self, epoch: int = 0) -> float:
         """The share of an epoch's places, each sample padded to its batch's longest, that hold no token."""
-        slots = int((self.padded_lengths(epoch) * np.diff(self._epoch(epoch)[1])).sum())
+        slots = int((self.padded_lengths(epoch) * self.sizes(epoch)).sum())
         dropped = self._dealt(epoch, self.num_buckets - 1)[self.num_samples - int(self._bounds[-2]) :]
         return 1 - int(self.lengths.sum() - self.lengths[dropped].sum()) / slots if slots else 0.0
 
