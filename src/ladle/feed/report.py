@@ -81,7 +81,7 @@ class FeedReport:
             for row in table
         ]
         packs = [f"{one.source}: {one.packs}" for one in self.sources if one.packs is not None]
-        return "\n".join([*packs, f"{self.position:,} slots handed out", *lines])
+        return "\n".join([*packs, f"{sum(one.slots for one in self.sources):,} slots handed out", *lines])
 
 
 def report(feed: Feed) -> FeedReport:
@@ -105,7 +105,7 @@ def report(feed: Feed) -> FeedReport:
                 tokens=splits[number].num_tokens,
                 weight=weights[number],
                 share=share.share,
-                slots=share.slots,
+                slots=tallies[number].slots,
                 trained=tallies[number].trained,
                 masked=tallies[number].repeated,
                 excluded=tallies[number].excluded,
