@@ -104,6 +104,20 @@ def test_resume(tmp_path):
 
 
 @pytest.mark.slow
+def test_weights():
+    out = script("weights", "--rounds", "1", "--samples", "100000")
+    assert out.count("torch's WeightedRandomSampler, without replacement") == 3
+    assert "| Ladle | 33." in out
+
+
+@pytest.mark.slow
+def test_lengths():
+    out = script("lengths", "--rounds", "1", "--samples", "1000", "--batches", "4")
+    assert "Hugging Face's group_by_length" in out
+    assert "Ladle, batch_tokens=" in out
+
+
+@pytest.mark.slow
 def test_loss(tmp_path):
     pytest.importorskip("matplotlib")
     out = script("loss", "--tokens", "20481", "--seeds", "1", "--epochs", "1", "--draw", str(tmp_path / "orders.svg"))
