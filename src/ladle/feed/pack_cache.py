@@ -76,10 +76,12 @@ def _kept(split: Split, packing: Packing, place: Path) -> Packs:
     }
     name = f"{split.name}-{packing.row_length}-{packing.policy}-{digest(canonical(key))[:16]}"
     with _turn(place / f"{name}.lock"):
+        for abandoned in place.glob(f".{name}.*"):  # by a process that was killed
+            abandoned.unlink(missing_ok=True)
         if (place / f"{name}.npz").exists():
             try:
                 return _read(split, packing, place / name, key)
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
                 warnings.warn(f"{place / name}.npz: the plan of packs is made again: {error}", stacklevel=6)
         return _made(split, packing, (place / name, key))
 
@@ -117,7 +119,7 @@ def _made(split: Split, packing: Packing, keep: tuple[Path, dict[str, Any]] | No
 
 def _read(split: Split, packing: Packing, path: Path, key: dict[str, Any]) -> Packs:
     """The plan in these files. Raises ValueError where they are not of this split and packing, or not whole."""
-    with np.load(path.with_name(path.name + ".npz"), allow_pickle=False) as found:
+    with open(path.with_name(path.name + ".npz"), "rb") as file, np.load(file, allow_pickle=False) as found:
         told = json.loads(found["told"].tobytes())
         if told["key"] != key:
             raise ValueError("it is of another corpus or packing")
