@@ -183,6 +183,8 @@ def test_a_batch_begins_where_it_begins():
         ConfigError, match="position: expected where a batch begins, found 1: the batch that holds it begins at 0"
     ):
         feed.at(1)
+    first = feed[0].next_position
+    assert [feed.shape.batches(position) for position in (0, 1, first, first + 1)] == [0, 1, 1, 2]
 
 
 def test_where_and_steps_of():
