@@ -32,7 +32,7 @@ DEALS: tuple[Deal, ...] = ("fixed", "fresh")
 LONGEST_ROW = 2**24  # slots
 PIECE = np.dtype([("start", "<u8"), ("length", "<u4"), ("part", "<u4")])  # part: 2 * its number in its document + (it goes on)
 MOST_PARTS = 2**31
-AT_ONCE = 2**20  # documents looked at together
+AT_ONCE = 2**21  # documents looked at together
 
 Records = NDArray[np.void]  # of PIECE
 Shards = Callable[[], Iterable[tuple[int, NDArray[np.uint64]]]]  # (first token, document ends from there) of each shard
@@ -203,10 +203,17 @@ def cut(starts: I64, lengths: I64, packing: Packing) -> tuple[I64, I64, I64]:
         starts, lengths = starts[kept], lengths[kept]
     if not lengths.size or int(lengths.max()) <= T:
         return starts, lengths, np.zeros_like(starts)
-    parts = -(-lengths // T)
-    number = np.arange(int(parts.sum()), dtype=np.int64) - np.repeat(np.cumsum(parts) - parts, parts)
-    start, rest = np.repeat(starts, parts) + number * T, np.repeat(lengths, parts) - number * T
-    return start, np.minimum(rest, T), 2 * number + (rest > T)
+    long = np.flatnonzero(lengths > T)
+    parts = np.ones_like(lengths)
+    parts[long] = many = -(-lengths[long] // T)
+    start, length, part = np.repeat(starts, parts), np.repeat(lengths, parts), np.zeros(int(parts.sum()), dtype=np.int64)
+    # Most documents are one piece: only what came of the long ones is touched again.
+    number = np.arange(int(many.sum()), dtype=np.int64) - np.repeat(np.cumsum(many) - many, many)
+    place = np.repeat(np.cumsum(parts)[long] - many, many) + number
+    rest = length[place] - number * T
+    start[place] += number * T
+    length[place], part[place] = np.minimum(rest, T), 2 * number + (rest > T)
+    return start, length, part
 
 
 def pieces_by_length(shards: Shards, packing: Packing, classes: I64, out: Records) -> None:
@@ -216,11 +223,17 @@ def pieces_by_length(shards: Shards, packing: Packing, classes: I64, out: Record
     for starts, lengths in lengths_of(shards):
         start, length, part = cut(starts, lengths, packing)
         order = np.argsort(length.astype(np.uint16) if small else length, kind="stable")  # NumPy sorts 16 bits by radix
-        ordered = length[order]
-        here = np.bincount(ordered, minlength=classes.size)
+        here = np.bincount(length, minlength=classes.size)
+        ordered = np.empty(start.size, dtype=PIECE)
+        ordered["start"], ordered["length"], ordered["part"] = start, length, part
+        ordered = ordered.view(np.complex128)[order].view(PIECE)  # 16 bytes that move as one
         first = np.cumsum(here) - here
-        target = np.arange(ordered.size, dtype=np.int64) + (place - first)[ordered]
-        out["start"][target], out["length"][target], out["part"][target] = start[order], ordered, part[order]
+        if here.sum() == classes.sum():
+            out[:] = ordered
+            return
+        present = np.flatnonzero(here)
+        for low, many, to in zip(first[present].tolist(), here[present].tolist(), place[present].tolist(), strict=True):
+            out[to : to + many] = ordered[low : low + many]
         place += here
 
 
