@@ -10,14 +10,14 @@ from ladle.errors import MissingExtra
 if TYPE_CHECKING:
     from ladle.batching.collate import Padded as Padded
     from ladle.batching.collate import pad as pad
-    from ladle.batching.keyed import generator as generator
-    from ladle.batching.dataloader import Loader as Loader
     from ladle.batching.dataloader import loader as loader
-    from ladle.batching.pairs import pair as pair
     from ladle.batching.device import to_device as to_device
+    from ladle.batching.face import Loader as Loader
+    from ladle.batching.keyed import generator as generator
+    from ladle.batching.pairs import pair as pair
 
 _WHERE = {
-    "Loader": "dataloader",
+    "Loader": "face",
     "Padded": "collate",
     "generator": "keyed",
     "loader": "dataloader",

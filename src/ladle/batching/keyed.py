@@ -71,7 +71,7 @@ class Keys:
         _under_way.set(Sample(self._keys[number]))
         if self._torch is not None and self._words is not None:
             random.seed(self._keys[number])
-            np.random.seed(self._words[number])  # noqa: NPY002  the generator that datasets draw from
+            np.random.seed(self._words[number])
             torch.default_generator.manual_seed(self._torch[number])  # CUDA's are left alone
 
     @staticmethod
@@ -83,12 +83,12 @@ class Keys:
 @contextmanager
 def put_back() -> Iterator[None]:
     """The global generators of `random`, NumPy and torch (CPU) are afterwards what they were before."""
-    python, numpy, ours = random.getstate(), np.random.get_state(legacy=False), torch.default_generator.get_state()  # noqa: NPY002
+    python, numpy, ours = random.getstate(), np.random.get_state(legacy=False), torch.default_generator.get_state()
     try:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numpy)
         torch.default_generator.set_state(ours)
 
 

@@ -7,8 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+Kind = type | tuple[type, ...]
 
-def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+
+def replaced(value: Any, kind: Kind, change: Callable[[Any], Any]) -> Any:  # noqa: PLR0911  a kind of nest each
     """The same nest with change(leaf) for every leaf of that kind; what holds none is the same object."""
     if isinstance(value, kind):
         return change(value)
@@ -18,7 +20,7 @@ def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
             return value
         if type(value) is dict or not isinstance(value, MutableMapping):
             return new
-        clone = copy.copy(value)  # a mapping of its own kind, with what else it carries
+        clone: Any = copy.copy(value)  # a mapping of its own kind, with what else it carries
         clone.update(new)
         return clone
     if isinstance(value, list | tuple):
@@ -28,19 +30,17 @@ def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return parts if type(value) is list else tuple(parts) if type(value) is tuple else type(value)(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {name: getattr(value, name) for name in _fields(value)}
-        new = {name: replaced(part, kind, change) for name, part in fields.items()}
-        if _same(new.values(), fields.values()):
-            return value
-        clone = copy.copy(value)
-        for name, part in new.items():
-            object.__setattr__(clone, name, part)  # frozen ones too
-        return clone
-    return value
+    fields = _fields(value)
+    new = {name: replaced(part, kind, change) for name, part in fields.items()}
+    if _same(new.values(), fields.values()):
+        return value
+    clone = copy.copy(value)
+    for name, part in new.items():
+        object.__setattr__(clone, name, part)  # frozen ones too
+    return clone
 
 
-def leaves(value: Any, kind: type) -> Iterator[Any]:
+def leaves(value: Any, kind: Kind) -> Iterator[Any]:
     """The leaves of that kind, in the order in which `replaced` visits them."""
     if isinstance(value, kind):
         yield value
@@ -50,13 +50,16 @@ def leaves(value: Any, kind: type) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from leaves(part, kind)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for name in _fields(value):
-            yield from leaves(getattr(value, name), kind)
+    else:
+        for part in _fields(value).values():
+            yield from leaves(part, kind)
 
 
-def _fields(value: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; of anything else none."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if hasattr(value, field.name)}
 
 
 def _same(new: Any, old: Any) -> bool:

@@ -2,7 +2,12 @@
 
 An order of samples (`SampleOrder`) says what stands at each place, and the loader cuts batches from it; an order of batches
 (`BatchOrder`) is cut already. Both are functions of the epoch and the place: they remember, but nothing depends on it.
+
+`repeats`: whether a sample may come more than once in an epoch. `replayed`: whether epochs may differ in size and have to be
+replayed from the first; the state of such an order names its epoch.
 """
+
+# ruff: noqa: ARG002  orders of one size take an epoch all the same
 
 from __future__ import annotations
 
@@ -18,9 +23,10 @@ from ladle.rows.buckets import Buckets
 
 
 class SampleOrder(Protocol):
-    """Samples one by one. `repeats`: whether a sample may come more than once in an epoch."""
+    """Samples one by one."""
 
     repeats: bool
+    replayed: bool
 
     def size(self, epoch: int) -> int:
         """Places of an epoch."""
@@ -33,9 +39,10 @@ class SampleOrder(Protocol):
 
 
 class BatchOrder(Protocol):
-    """Batches of all ranks together, each of its own size. `repeats`: as SampleOrder's."""
+    """Batches of all ranks together, each of its own size."""
 
     repeats: bool
+    replayed: bool
 
     def size(self, epoch: int) -> int:
         """Places of an epoch, those of samples that are left out included."""
@@ -59,7 +66,7 @@ class BatchOrder(Protocol):
 class Sequential:
     """The samples as they lie."""
 
-    repeats = False
+    repeats, replayed = False, False
 
     def __init__(self, num_samples: int) -> None:
         self._num_samples = num_samples
@@ -80,7 +87,7 @@ class Sequential:
 class Shuffled:
     """Every sample once an epoch, in a fresh order each time. No memory grows with their number."""
 
-    repeats = False
+    repeats, replayed = False, False
 
     def __init__(self, num_samples: int, seed: int) -> None:
         self._num_samples, self._seed = num_samples, seed
@@ -100,6 +107,8 @@ class Shuffled:
 
 class Drawn:
     """Weighted draws."""
+
+    replayed = False
 
     def __init__(self, weighted: Weighted) -> None:
         self.weighted, self.repeats = weighted, weighted.replacement
@@ -127,7 +136,7 @@ class Drawn:
 class Function:
     """A user's function (seed, epoch, position) -> sample, asked once for each place."""
 
-    repeats = True
+    repeats, replayed = True, False
 
     def __init__(self, function: Callable[[int, int, int], int], num_samples: int, seed: int) -> None:
         self._function, self._num_samples, self._seed = function, num_samples, seed
@@ -149,7 +158,7 @@ class Function:
 class Bucketed:
     """Batches of samples of like length."""
 
-    repeats = False
+    repeats, replayed = False, False
 
     def __init__(self, buckets: Buckets) -> None:
         self.buckets = buckets
@@ -187,7 +196,7 @@ def checked(found: object, num_samples: int, where: str) -> I64:
         array = np.asarray(found)
     except ValueError:
         array = np.empty(0, dtype=object)
-    if array.ndim != 1 or array.dtype.kind not in "iu" and array.size:
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ConfigError(f"{where}: expected integers, one a sample, found {found!r:.80}")
     indices = array.astype(np.int64)
     wrong = (indices < 0) | (indices >= num_samples)

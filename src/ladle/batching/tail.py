@@ -48,6 +48,10 @@ class Cut:
         rest = left % self.batch
         return rest if self._tail(rest, epoch) == "drop" else 0 if self.batches(left, epoch) else left
 
+    def too_few(self, left: int, epoch: int) -> bool:
+        """Whether samples are left that are not to be dropped, but are fewer than the ranks."""
+        return 0 < left < self.ranks and self._tail(left % self.batch, epoch) != "drop"
+
     def _tail(self, rest: int, epoch: int) -> Tail:
         """What becomes of `rest` samples; they are the same at every batch's border."""
         if self.tail != "auto":
