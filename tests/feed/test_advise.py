@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import ladle
+from ladle.corpus.documents import MemoryDocuments
+from ladle.corpus.split import Split
 from ladle.feed import advise
 from ladle.feed.advise import BATCHES_AHEAD, LOOK_EVERY, bytes_read, default_max_mapped, major_faults, mapped_bytes
 
@@ -118,12 +120,12 @@ def test_it_stops_when_the_file_is_warm_and_costs_nothing_then(folder):
         for _ in range(10 * LOOK_EVERY):
             next(feed)
         assert len(calls) == LOOK_EVERY + BATCHES_AHEAD
-        advisor, rows = feed._walk._advisor, feed._walk._starts
+        advisor, reads = feed._walk._advisor, feed._walk._reads
         best = 9.0
         for _ in range(5):
             begun = time.perf_counter()
             for number in range(1000):
-                advisor.before(number * 12, rows)
+                advisor.before(number * 12, 12, reads)
             best = min(best, (time.perf_counter() - begun) / 1000)
         assert len(calls) == LOOK_EVERY + BATCHES_AHEAD
         assert best < 10e-6  # 1 to 2 on a quiet machine
@@ -173,6 +175,28 @@ def test_a_split_of_many_shards_is_advised_too(tmp_path):
         assert len(told) == (5 + BATCHES_AHEAD) * 6
 
 
+def test_of_packed_rows_the_pieces_alone_are_asked_for(tmp_path):
+    """No more than is read: documents of 20 tokens among others would else be asked for by the row."""
+    (tmp_path / "in").mkdir()
+    for number in range(200):
+        (tmp_path / "in" / f"{number:03}.txt").write_text("x" * (5 + number % 40))
+    ladle.prepare(tmp_path / "in", tmp_path / "out", tokenizer="bytes", val_fraction=0, shard_bytes=2_000).close()
+    with ladle.open(tmp_path / "out") as corpus:
+        split, asked = corpus["train"], set()
+        for number, shard in enumerate(split.shards):
+            shard.advise_willneed = lambda starts, length, number=number: asked.update(
+                (int(split.bases[number]) + int(start), int(size)) for start, size in zip(starts, length, strict=True)
+            )
+        with ladle.Feed(
+            split, batch_size=6, block_size=64, pack="best_fit", framework="numpy", prefetch=0, rank=1, world_size=2
+        ) as feed:
+            pieces = [feed[i].boundaries.pieces for i in range(3 + BATCHES_AHEAD)]
+            for _ in range(3):
+                next(feed)
+        assert len(split.shards) > 2
+        assert asked == {(s, n + 1) for one in pieces for s, n in zip(one.start.tolist(), one.length.tolist(), strict=True)}
+
+
 def test_padding_rows_are_not_asked_for():
     source = ladle.from_ids(np.arange(10, dtype=np.uint16))
     with ladle.Feed(source, batch_size=3, block_size=2, window=8, tail="pad", epochs=1, framework="numpy", prefetch=0) as feed:
@@ -188,6 +212,30 @@ def sparse(tmp_path):
     with open(tmp_path / "train.bin", "wb") as file:
         file.truncate(2**27)
     return tmp_path
+
+
+def test_many_small_pieces_are_let_go_of_in_time(sparse):
+    """A row of 1024 in 64 places touches far more than its own bytes."""
+    bound, before = 24 * 2**20, mapped_bytes()
+    count = 2**26
+    with ladle.open(sparse) as corpus:
+        known = corpus["train"]
+        split = Split(
+            name="train",
+            where="sparse",
+            shards=known.shards,
+            dtype=known.dtype,
+            fingerprint=lambda: "sparse",
+            num_documents=count // 16,
+            documents=MemoryDocuments(np.arange(16, count + 1, 16, dtype=np.uint64)),
+        )
+        options = {"pack": "best_fit", "deal": "fresh", "max_mapped": bound, "framework": "numpy", "prefetch": 0}
+        with ladle.Feed(split, batch_size=1, block_size=1024, **options) as feed:
+            most = 0
+            for _ in range(100):
+                next(feed)
+                most = max(most, mapped_bytes() - before)
+    assert bound / 2 < most < bound * 5 // 4
 
 
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])

@@ -54,8 +54,8 @@ class Shard(Protocol):
     def advise_random(self) -> None:
         """Tell the kernel that reads will be scattered."""
 
-    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
-        """Ask the kernel to fetch tokens [s, s + length) for every s of starts."""
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int | npt.NDArray[np.int64]) -> None:
+        """Ask the kernel to fetch tokens [s, s + length) for every s of starts. length: of all, or int64 of each."""
 
     def drop(self) -> None:
         """Let go of the resident pages; the next read brings them back."""
@@ -93,7 +93,7 @@ class ArrayShard:
     def advise_random(self) -> None:
         pass
 
-    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int | npt.NDArray[np.int64]) -> None:
         pass
 
     def drop(self) -> None:
@@ -265,7 +265,7 @@ class FileShard:
         if self._map is not None:
             self._map.file.madvise(mmap.MADV_RANDOM)
 
-    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int) -> None:
+    def advise_willneed(self, starts: npt.NDArray[np.int64], length: int | npt.NDArray[np.int64]) -> None:
         advise = self._mapped().file.madvise
         first = starts * self.dtype.itemsize
         ends = np.minimum(first + length * self.dtype.itemsize, self.num_bytes)

@@ -13,6 +13,8 @@ import os
 import resource
 from collections.abc import Callable
 
+import numpy as np
+
 from ladle.corpus.split import Split
 from ladle.feed.gather import by_shard
 from ladle.order.permutation import I64
@@ -22,21 +24,21 @@ LOOK_EVERY = 16  # batches between two looks at the counters, or fewer where bat
 FAULT_AROUND = 65536  # bytes that become resident with a page
 _PAGE = resource.getpagesize()
 
+Reads = tuple[I64, int | I64]  # where reading begins, in tokens, and how many follow: of all, or of each
+
 
 class Advisor:
     """Decides, batch by batch, whether to advise the kernel. One a producer; not shared between threads.
 
-    rows: this rank's rows of a batch; row_tokens: tokens that a row reads. stride: rows of the stream from one batch to
-    the next (B). max_mapped: bytes of mapped pages that may be resident, None for the default. scattered: whether
-    neighbouring rows lie apart.
+    row_tokens: tokens that a row reads. stride: rows of the stream from one batch to the next (B). max_mapped: bytes of
+    mapped pages that may be resident, None for the default. scattered: whether neighbouring rows lie apart.
     """
 
-    def __init__(self, split: Split, *, rows: int, row_tokens: int, stride: int, max_mapped: int | None, scattered: bool) -> None:
-        self._split, self._row_tokens, self._stride = split, row_tokens, stride
+    def __init__(self, split: Split, *, row_tokens: int, stride: int, max_mapped: int | None, scattered: bool) -> None:
+        self._split, self._stride = split, stride
         self._max_mapped = default_max_mapped() if max_mapped is None else max_mapped
-        touched = rows * (row_tokens * split.dtype.itemsize + FAULT_AROUND)  # bytes a batch may make resident
-        self._every = min(max(self._max_mapped // 8 // touched, 1), LOOK_EVERY)
-        self._until_look = 0
+        self._a_place = row_tokens * split.dtype.itemsize + FAULT_AROUND  # bytes that reading one may make resident
+        self._room = 0  # bytes until the counters are looked at
         self._scattered = self._advising = scattered
         self._told = 0  # the kernel knows of the rows below this one
         self._next = -1  # where the next batch begins, if it follows this one
@@ -47,22 +49,25 @@ class Advisor:
             for shard in split.shards:
                 shard.advise_random()
 
-    def before(self, first_row: int, starts: Callable[[int], I64]) -> None:
-        """To be called before the batch at `first_row` is gathered. starts(row): where this rank's rows begin, in tokens, in
-        the batch at `row`."""
-        if self._until_look == 0:
+    def before(self, first_row: int, places: int, reads: Callable[[int], Reads]) -> None:
+        """To be called before the batch at `first_row` is gathered, which reads at so many places. reads(row): what this rank
+        reads in the batch at `row`."""
+        allowed = self._max_mapped // 8
+        cost = max(places * self._a_place, allowed // LOOK_EVERY)
+        if cost > self._room:
             self._look()
-            self._until_look = self._every
-        self._until_look -= 1
+            self._room = allowed
+        self._room -= cost
         if not self._advising:
             return
         if first_row != self._next or self._told < first_row:
             self._told = first_row
         self._next = first_row + self._stride
         while self._told <= first_row + BATCHES_AHEAD * self._stride:
-            wanted = starts(self._told)
-            for shard, _, inside in by_shard(self._split, wanted[wanted < self._split.num_tokens]):
-                self._split.shards[shard].advise_willneed(inside, self._row_tokens)
+            starts, tokens = reads(self._told)
+            real = np.flatnonzero(starts < self._split.num_tokens)
+            for shard, chosen, inside in by_shard(self._split, starts[real]):
+                self._split.shards[shard].advise_willneed(inside, tokens if isinstance(tokens, int) else tokens[real[chosen]])
             self._told += self._stride
 
     def _look(self) -> None:

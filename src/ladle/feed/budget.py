@@ -13,6 +13,7 @@ import numpy as np
 
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
+from ladle.feed.advise import Reads
 from ladle.feed.batch import Batch
 from ladle.feed.mixture import Mixture
 from ladle.feed.pack_cache import packs_of
@@ -152,8 +153,6 @@ class BudgetProducer(PieceProducer):
     def __call__(self, ticket: Ticket) -> Batch:
         place = self._shape.rows(ticket.position)
         rows = self._plan.rows(place.start, len(place))
-        if self._advisor is not None:
-            self._advisor.before(self._shape.batches(place.start) * self._shape.batch_size, self._starts)
         return self._batch(ticket, self._own(len(place), int(rows.pieces.length.max())), place.start, rows)
 
     def _own(self, rows: int, longest: int) -> Shape:
@@ -161,7 +160,10 @@ class BudgetProducer(PieceProducer):
         shape = self._shape
         return Shape(batch_size=rows, block_size=longest, rank=shape.rank, world_size=shape.world_size)
 
-    def _starts(self, first_row: int) -> I64:
+    def _advised(self, first_row: int) -> int:
+        return self._shape.batches(first_row) * self._shape.batch_size
+
+    def _reads(self, first_row: int) -> Reads:
         place = self._shape.rows(self._shape.after(0, first_row // self._shape.batch_size))
         mine = self._own(len(place), 1).slice
-        return self._plan.rows(place.start, len(place)).part(mine.start, mine.stop).pieces.start
+        return self._read_by(self._plan.rows(place.start, len(place)).part(mine.start, mine.stop))

@@ -114,6 +114,8 @@ class Feed:
         ignore_index = integer("ignore_index", ignore_index, -(2**31), 2**31)
         prefetch = integer("prefetch", prefetch, 0, 4097)
         max_mapped = None if max_mapped is None else integer("max_mapped", max_mapped, 0)
+        if batch_tokens is not None:
+            refuse_with_budget(framework=framework, window=window, block_size=block_size, total_tokens=total_tokens)
         if rank is None and world_size is None:
             rank, world_size = processes(framework)
         self._topology = rank, world_size
@@ -141,8 +143,6 @@ class Feed:
             raise ConfigError(
                 f"window: expected block_size ({block_size}) with pack={pack!r}, found {window}: a row is packed whole"
             )
-        if batch_tokens is not None:
-            refuse_with_budget(framework=framework, window=window, block_size=block_size, total_tokens=total_tokens)
         self.stream = stream_of(self.recipe, source, pack_cache)
         if isinstance(self.stream, BudgetStream):
             self.shape: Shape = Budget.of(self.stream, block_size, rank, world_size)

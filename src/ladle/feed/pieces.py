@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
-from ladle.feed.advise import Advisor
+from ladle.feed.advise import Advisor, Reads
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.boundaries import Boundaries
 from ladle.feed.gather import gather, gather_pieces
@@ -129,7 +129,6 @@ class PieceProducer:
         if advise:
             self._advisor = Advisor(
                 split,
-                rows=self._mine.stop - self._mine.start,
                 row_tokens=shape.block_size + 1,
                 stride=shape.batch_size * every,
                 max_mapped=max_mapped,
@@ -140,14 +139,14 @@ class PieceProducer:
         """The batch of this ticket, on its way to the device."""
         first_row = ticket.position // self._shape.block_size
         rows = within(ticket, self._shape, self._plan.rows(first_row, self._shape.batch_size))
-        if self._advisor is not None:
-            self._advisor.before(first_row, self._starts)
         return self._batch(ticket, self._shape, first_row, rows)
 
     def _batch(self, ticket: Ticket, shape: Shape, first_row: int, rows: PieceRows) -> Batch:
         """The batch of these rows, which is of this shape."""
         mine, T = shape.slice, shape.block_size
         own = rows.part(mine.start, mine.stop)
+        if self._advisor is not None:
+            self._advisor.before(self._advised(first_row), own.pieces.size, self._reads)
         block = gather_pieces(self._split, own.pieces, own.size, T) if self._packed else gather(self._split, own.start, T)
         uncounted = gaps(own, T)
         block[1].reshape(-1)[uncounted] = self._ignore
@@ -198,9 +197,15 @@ class PieceProducer:
             return whole - int(lost.sum()), local - int(lost[first:last].sum())
         return whole, local
 
-    def _starts(self, first_row: int) -> I64:
-        part = self._plan.rows(first_row, self._shape.batch_size).part(self._mine.start, self._mine.stop)
-        return part.pieces.start if self._packed else part.start
+    def _advised(self, first_row: int) -> int:
+        """The batch's first row as the advisor counts, to whom all batches are alike."""
+        return first_row
+
+    def _reads(self, first_row: int) -> Reads:
+        return self._read_by(self._plan.rows(first_row, self._shape.batch_size).part(self._mine.start, self._mine.stop))
+
+    def _read_by(self, rows: PieceRows) -> Reads:
+        return (rows.pieces.start, rows.pieces.length + 1) if self._packed else (rows.start, self._shape.block_size + 1)
 
 
 def within(ticket: Ticket, shape: Shape, rows: PieceRows) -> PieceRows:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladle.corpus.split import Split
-from ladle.feed.advise import Advisor
+from ladle.feed.advise import Advisor, Reads
 from ladle.feed.batch import Arrival, Batch
 from ladle.feed.gather import gather
 from ladle.feed.plan import AHEAD, Plan, Rows
@@ -104,7 +104,6 @@ class Producer:
         if advise:
             self._advisor = Advisor(
                 split,
-                rows=self._mine.stop - self._mine.start,
                 row_tokens=shape.block_size + 1,
                 stride=shape.batch_size * every,
                 max_mapped=max_mapped,
@@ -127,7 +126,7 @@ class Producer:
                 count -= excluded.count(rows.start, low, high, slots)
             num_targets, local = int(count.sum()), int(count[mine].sum())
         if self._advisor is not None:
-            self._advisor.before(first_row, self._starts)
+            self._advisor.before(first_row, mine.stop - mine.start, self._reads)
         starts = rows.start[mine]
         block = gather(self._split, starts, shape.block_size)
         if partial.size:
@@ -149,8 +148,8 @@ class Producer:
         """Where rows [first, first + count) of the stream start, and which of their columns count."""
         return self._plan.rows(first, count)
 
-    def _starts(self, first_row: int) -> I64:
-        return self._plan.rows(first_row, self._shape.batch_size).start[self._mine]
+    def _reads(self, first_row: int) -> Reads:
+        return self._plan.rows(first_row, self._shape.batch_size).start[self._mine], self._shape.block_size + 1
 
 
 def _within(ticket: Ticket, shape: Shape, rows: Rows) -> tuple[I64, I64]:
