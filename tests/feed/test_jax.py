@@ -112,6 +112,35 @@ print("done")
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.usefixtures("_jax")
+def test_where_documents_lie_comes_as_x_does():
+    """positions and segments over the same mesh, lengths on one device; int32, JAX's own width."""
+    ran(
+        MESH
+        + """
+def packed(**options):
+    split = ladle.from_ids(np.arange(1003, dtype=np.uint16), document_ends=[*range(7, 1003, 7), 1003])
+    return ladle.Feed(split, **{"batch_size": 8, "block_size": 10, "seed": 5} | options)
+
+mesh = Mesh(devices, ("data",))
+for how in ({"pack": "best_fit"}, {"mask_documents": True}):
+    for device in (None, devices[2], NamedSharding(mesh, P("data")), NamedSharding(mesh, P())):
+        with packed(framework="jax", device=device, **how) as mine, packed(framework="numpy", **how) as wanted:
+            for batch, expected in zip(mine.epoch(), wanted.epoch(), strict=True):
+                for name in ("positions", "segments", "cu_seqlens"):
+                    found = getattr(batch, name)
+                    assert isinstance(found, jax.Array) and found.dtype == np.int32
+                    assert np.array_equal(found, getattr(expected, name))
+                    assert name == "cu_seqlens" or found.sharding == batch.x.sharding
+                assert len(batch.cu_seqlens.devices()) == 1
+                assert batch.max_seqlen == expected.max_seqlen
+                assert np.array_equal(batch.y, expected.y) and batch.digest == expected.digest
+"""
+    )
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.usefixtures("_jax")
 def test_bad_input_is_refused_before_the_first_batch():
     out = ran(
         MESH
