@@ -65,6 +65,8 @@ class Recipe:
     def settings(self) -> dict[str, object]:
         """The seed, the window, the order version, and what is not a default: a new option changes no old hash."""
         said = {name: value for name, value in asdict(self).items() if value != getattr(DEFAULT, name)}
+        if self.loss_mask:
+            del said["loss_mask"]  # it asks for what the default takes where it is there
         return {**said, "seed": self.seed, "window": self.window, "order_version": ORDER_VERSION}
 
     def refuse(self, where: str, why: str, *names: str) -> None:

@@ -56,11 +56,12 @@ def packs_in(stream: Stream | PackedStream) -> list[Packs]:
 def batches_of(recipe: Recipe, source: Split | Mixture, stream: Stream | PackedStream, shape: Shape, **how: Any) -> MakeBatches:
     """What makes a producer of the stream's batches; how: as Producer's. Raises ConfigError for a loss mask that is not there."""
     tokens = source.joined if isinstance(source, Mixture) else source
-    if recipe.loss_mask and not tokens.has_loss_mask:
-        raise ConfigError(
-            f"loss_mask: expected a corpus that was prepared with one, found none in {tokens.where}; prepare it with "
-            f"train_spans_field= or chat_field="
-        )
+    for split in source.splits if isinstance(source, Mixture) else [source]:
+        if recipe.loss_mask and not split.has_loss_mask:
+            raise ConfigError(
+                f"loss_mask: expected a corpus that was prepared with one, found none in {split.where}; prepare it with "
+                f"train_spans_field= or chat_field="
+            )
     masked = uses_loss_mask(recipe, tokens)
     packed = is_packed(stream)
     rows: Callable[[int], Any]
