@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -115,7 +116,7 @@ def find_batch_size(
     torch has reserved. max_batch_size, num_samples (of the dataset): no size above either is tried. start: the first size
     tried; too large is fine. precision: the answer is within max(1, precision * size) of the first size that failed.
     candidates: try only these, upwards, until one fails. global_batch: rows of an update over all ranks; one more size is
-    then tried, if need be, that divides it.
+    then tried, if need be, that divides it. timeout_s: a trial that takes longer does not fit.
 
     How: the step is walked with fake tensors, which cost nothing, to predict where the limit lies; then each size is tried
     in a child process by at least two whole steps (Adam's moments exist only after the first), so that this process's model,
@@ -125,6 +126,9 @@ def find_batch_size(
     isolate="fork" is the way where no CUDA device is present: nothing needs to pickle. With one, "spawn": what you give must
     pickle, and a script must have its `if __name__ == "__main__":`. isolate="none": in this process; the model, the optimizer
     and what `keep` names (anything with a state_dict) are copied and put back. "auto" takes the first of these that works.
+
+    On the CPU memory need not grow evenly: C's allocator keeps and splits blocks below 32 MiB, so that a process may hold two
+    or three times its tensors, and less at a larger batch. The table shows it; the answer is below the first failure.
 
     With torch.distributed initialised all ranks must call this; the answer is the smallest of theirs. A DistributedDataParallel
     model is tried without its reductions. Its buckets (as large as the gradients, once more) are then not in the figure.
@@ -278,6 +282,9 @@ class _Finder:
             if error.args[0] != _KILLED:
                 raise ConfigError(f"batch size {size}: {error}") from error
             trial = Trial(batch_size=size, fits=False, why="killed, as the system does when memory runs out")
+        if self.how == "none":
+            gc.collect()
+            self.gauge.release()
         if self.line is not None:
             trial = replace(trial, predicted=self.predicted(size))
             if trial.peak is not None and trial.fits and not self._fitting():
@@ -319,14 +326,14 @@ class _Finder:
     def _fitting(self, most: int | None = None) -> list[int]:
         return [size for size, trial in sorted(self.trials.items()) if trial.fits and (most is None or size <= most)]
 
+    def _known(self, size: int) -> Trial:
+        return self.trials[size] if size in self.trials else self.run(size)
+
     def _agreed(self, ranks: Ranks, size: int, divides: int | None = None) -> int:
         """The smallest of the ranks' sizes, once it has run on each of them; smaller ones where it did not. Every rank's call."""
         while True:
             size = ranks.least(size)
-            fits = size in self.trials and self.trials[size].fits
-            if not fits:
-                fits = _together(ranks, partial(self.run, size)).fits
-            if ranks.least(int(fits)):
+            if ranks.least(int(_together(ranks, partial(self._known, size)).fits)):
                 return size
             if size == 1:
                 raise ConfigError("batch size 1: expected it to fit on every rank, found that it does not")

@@ -57,7 +57,7 @@ def isolated(call: Callable[[], T], how: str, timeout_s: float) -> T:
                 raise TooSlow(timeout_s)
             try:
                 answer, text = ours.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 process.join()
                 raise Died(process.exitcode) from None
         finally:

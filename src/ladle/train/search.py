@@ -41,8 +41,8 @@ def search(
             size = max(1, min(aim, high // 2))
         elif high > most:  # nothing failed yet: double, or creep up on the aim in growing steps
             double = min(2 * low, most)
-            gap = step if aim >= double else max(step, 2 * gap)
-            size = double if aim >= double else min(max(aim, low + gap), double)
+            size = double if aim >= double else min(max(aim, low + max(step, gap)), double)
+            gap = 0 if aim >= double else 2 * gap or step
         else:  # aim once, halve once: at most twice as many trials as halving alone
             aimed = not aimed
             size = min(max(aim, low + step), high - step) if aimed else (low + high) // 2

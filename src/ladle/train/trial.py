@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,10 +54,8 @@ class Attempt:
                 if not out_of_memory(error):
                     raise
                 why = f"out of memory: {' '.join(str(error).split())[:100]}"
-            # Outside the except: a caught error's traceback would hold every tensor of the step that failed.
-            peak = gauge.peak()
-            gc.collect()
-            gauge.release()
+        # Here, outside the except, nothing holds the traceback any more, nor with it every tensor of the step that failed.
+        peak = gauge.peak()
         if not why and peak > self.most:
             why = f"ran, but held {peak // MIB:,} MiB"
         return Trial(batch_size=self.batch_size, fits=not why, peak=peak, seconds=seconds, why=why)
