@@ -68,6 +68,29 @@ def test_all_rows_in_short():
     assert "more" not in str(RowPicture(feed, feed[0], limit=3))
 
 
+def test_packed_rows_are_their_documents_and_padding_is_counted():
+    feed = feed_of(batch_size=2, block_size=9, pack="sequential")
+    assert str(RowPicture(feed, feed[0])) == (
+        "position 0: 2 rows, 13 targets that count\n"
+        "\n"
+        "row 0 (slot 0 on): 1 document in 7 of 9 slots, 6 of 6 targets count\n"
+        "  columns 0 to 6: document 0\n"
+        "    In␣the␣heart␣of␣the␣city<|endoftext|>\n"
+        "\n"
+        "row 1 (slot 9 on): 2 documents in 9 of 9 slots, 7 of 8 targets count\n"
+        "  columns 0 to 4: document 1\n"
+        "    a<E4 BD><A0>b<|endoftext|>\n"
+        "  columns 5 to 8: document 2\n"
+        "    so␣it␣goes<|endoftext|>"
+    )
+    whole = str(RowPicture(feed, feed[0], row=1))
+    assert "          568  340  2925   50256\n          .    ^    ^      ^\n" in whole
+    cut = feed_of(block_size=4, pack="sequential")
+    row = RowPicture(cut, cut[0], row=0).to_dict()["rows"][0]
+    assert row["documents"][0]["columns"] == [0, 5]  # the label behind the last slot is its document's next token
+    assert [token["counts"] for token in row["tokens"]] == [None, True, True, True, True]
+
+
 def test_no_line_is_wider_than_the_page():
     text = " ".join(f"字{i} word" for i in range(400))
     feed = feed_of(split_of([text, text]), batch_size=4, block_size=200)

@@ -29,7 +29,7 @@ from ladle.feed.recipe import INDEPENDENT, Amendment, History, Recipe
 from ladle.feed.report import FeedReport, report
 from ladle.feed.shares import Share, shares
 from ladle.feed.state import FeedState
-from ladle.feed.streams import batches_of, stream_of
+from ladle.feed.streams import batches_of, is_packed, stream_of
 from ladle.order.permutation import LARGEST
 from ladle.order.stream import Kind
 from ladle.rows.packs import Deal, Overlong, Policy
@@ -272,8 +272,8 @@ class Feed:
         rows, T = self.shape.rows(self.shape.after(0, self._step(step))), self.shape.block_size
         place = integer("row", row, 0, len(rows))
         found = self._look.rows(rows.start, len(rows)).part(place, place + 1)
-        if isinstance(found, PieceRows) and self.recipe.packing is not None:
-            return [one for piece in packed_spans(self.source, found.pieces) for one in piece]
+        if isinstance(found, PieceRows) and is_packed(self.stream):
+            return packed_spans(self.source, found.pieces)
         return spans(self.source, int(found.start[0]), T + 1)
 
     def steps_of(self, document: object, epochs: Iterable[int] = range(1)) -> list[Appearance]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,15 +36,14 @@ def spans(source: Split | Mixture, start: int, length: int) -> list[Span]:
     return _within(source.splits[number], start - int(source.bases[number]), length, source.names[number])
 
 
-def packed_spans(source: Split | Mixture, pieces: Pieces) -> Iterator[list[Span]]:
-    """The spans of one packed row, piece by piece: columns are of the row, a label after its end included where it has one."""
-    goes_on = pieces.labelled == pieces.length
-    for column, start, length in zip(
-        pieces.column.tolist(), pieces.start.tolist(), (pieces.length + goes_on).tolist(), strict=True
-    ):
-        yield [
-            replace(span, columns=(span.columns[0] + column, span.columns[1] + column)) for span in spans(source, start, length)
-        ]
+def packed_spans(source: Split | Mixture, pieces: Pieces) -> list[Span]:
+    """The documents in one packed row, in order: its pieces, and the label behind the last slot where its document goes on."""
+    found = []
+    length = pieces.length + (pieces.labelled == pieces.length)
+    for column, start, count in zip(pieces.column.tolist(), pieces.start.tolist(), length.tolist(), strict=True):
+        (span,) = spans(source, start, count)
+        found.append(replace(span, columns=(column, column + count)))
+    return found
 
 
 def _within(split: Split, start: int, length: int, corpus: str | None) -> list[Span]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ladle.corpus.summary import plural
 from ladle.errors import ConfigError
 from ladle.feed.arguments import integer
 from ladle.feed.batch import Batch
 from ladle.feed.mixture import Mixture
 from ladle.feed.picture import PARTIAL, bands, columns_of, show, whole
-from ladle.feed.provenance import Span, spans
+from ladle.feed.provenance import Span, packed_spans, spans
+from ladle.feed.streams import is_packed
 
 if TYPE_CHECKING:
     from ladle.feed.feed import Feed
@@ -54,25 +57,33 @@ class _Row:
     """One row: its tokens, its documents, and which of them count."""
 
     def __init__(self, feed: Feed, batch: Batch, row: int) -> None:
-        source, T = feed.source, feed.shape.block_size
+        source, T = feed.source, batch.x.shape[1]
         tokens = source.joined if isinstance(source, Mixture) else source
-        self.row, self.slot = row, batch.rows[row] * T
+        self.row, self.slot = row, batch.rows[row] * (T if feed.recipe.batch_tokens is None else 1)
         self.start = int(batch.starts[row])
-        self.length = min(T + 1, tokens.num_tokens - self.start)
-        self.ids = tokens.read(self.start, self.length)
+        self.spans: list[Span] | None
+        if is_packed(feed.stream):
+            pieces = batch.boundaries.pieces.part(row, row + 1)
+            self.spans, slots = packed_spans(source, pieces), int(pieces.length.sum())
+            reads = [(start, span.columns) for start, span in zip(pieces.start.tolist(), self.spans, strict=True)]
+            self.ids = np.concatenate([tokens.read(start, last - first) for start, (first, last) in reads])
+            self.length, self.place = self.ids.size, f"{plural(len(self.spans), 'document')} in {slots:,} of {plural(T, 'slot')}"
+        else:
+            self.length = min(T + 1, tokens.num_tokens - self.start)
+            self.ids = tokens.read(self.start, self.length)
+            self.place = f"tokens {self.start:,} to {self.start + self.length - 1:,}"
+            try:
+                self.spans = spans(source, self.start, self.length)
+            except ConfigError:  # the documents' ends are not known
+                self.spans = None
         self.counts = [x == y for x, y in zip(self.ids.tolist()[1:], batch.y[row].tolist(), strict=False)]
         self.tokenizer = tokens.tokenizer
-        try:
-            self.spans: list[Span] | None = spans(source, self.start, self.length)
-        except ConfigError:  # the documents' ends are not known
-            self.spans = None
         self.contents = [b""] * self.length if self.tokenizer is None else self.tokenizer.token_bytes(self.ids)
 
     @property
     def head(self) -> str:
-        last = self.start + self.length - 1
         counted = f"{sum(self.counts):,} of {plural(len(self.counts), 'target')} count"
-        return f"row {self.row} (slot {self.slot:,} on): tokens {self.start:,} to {last:,}, {counted}"
+        return f"row {self.row} (slot {self.slot:,} on): {self.place}, {counted}"
 
     def lines(self, width: int) -> list[str]:
         """Each document: where it stands, where it comes from, and how it begins."""
