@@ -4,7 +4,8 @@
 
 The documents are the functions of Python's standard library, byte by byte; every tenth is kept for validation. All
 runs have the same model, schedule and number of targets; a seed gives the first weights and the order. The validation loss is
-the mean over every target of the validation documents, each read by itself (its own positions, nothing before it). CPU, one thread.
+the mean over every target of the validation documents, each read by itself (its own positions, nothing before it). CPU, one
+thread.
 """
 
 from __future__ import annotations

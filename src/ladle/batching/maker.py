@@ -64,6 +64,12 @@ class Maker:
         return samples
 
     def _collated(self, samples: list[Any], request: Request) -> Any:
+        if getattr(self.dataset, "on_error", "stop") == "skip":  # it gives None for a file that cannot be loaded
+            samples = [sample for sample in samples if sample is not None]
+            if not samples:
+                raise ConfigError(
+                    f"samples {_some(request.samples.tolist())}: expected one that can be loaded, found none in a batch"
+                )
         try:
             return self.collate(samples)
         except Exception as error:  # noqa: BLE001  raised again

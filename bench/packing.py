@@ -1,0 +1,248 @@
+"""Packing whole documents into rows: Ladle's plans, the classical algorithm, TRL's, best-fit with cropping, and cut windows.
+
+    python -m bench.packing [--documents 1000000] [--rounds 3] [--trl .venv-trl/bin/python] [--large] [--record]
+
+One set of lengths (log-normal, mu 6, sigma 1.2, at least 1; mean about 830 tokens) in rows of T = 2048. Rows, waste (slots
+that hold no token), tokens lost and documents cut are counted from what each returns; Ladle's rows are held against the classical
+algorithm's. TRL (bench/requirements-trl.txt) is run in an environment of its own, on the same lengths. --large packs ten
+million documents too, in a process of its own, whose memory is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from bench import results
+from ladle.rows.packs import Packing, pack
+
+T = 2048
+MU, SIGMA, SEED = 6.0, 1.2, 3
+BUFFER = 1000  # documents that the cropping packer chooses among
+TRL_BATCH = 1000
+
+
+def draw(count: int) -> np.ndarray:
+    """Lengths, int64 [count]."""
+    return np.clip(np.random.default_rng(SEED).lognormal(MU, SIGMA, count), 1, None).astype(np.int64)
+
+
+def ladle_plan(lengths: np.ndarray, policy: str, **options: str) -> dict[str, float]:
+    """A plan: the table of rows, and the pieces in their order."""
+    ends = np.cumsum(lengths).astype(np.uint64)
+    packs = pack(lambda: [(0, ends)], int(ends[-1]), Packing(row_length=T, policy=policy, **options), lambda first, last: None)  # type: ignore[arg-type,return-value]
+    counts = packs.counts
+    return {"rows": counts.rows, "padded": counts.padded, "lost": counts.dropped_tokens, "cut": counts.split}
+
+
+def pieces_of(lengths: np.ndarray) -> list[int]:
+    """Documents cut into rows of T and a remainder."""
+    whole, rest = np.divmod(lengths, T)
+    return [T] * int(whole.sum()) + rest[rest > 0].tolist()
+
+
+def classical(lengths: np.ndarray) -> dict[str, float]:
+    """Best-fit-decreasing, piece by piece: the longest first, into the row with the least room that is enough."""
+    rooms: list[int] = []
+    many: dict[int, int] = {}  # rows by the room they have
+    rows = 0
+    pieces = sorted(pieces_of(lengths), reverse=True)
+    for piece in pieces:
+        place = bisect.bisect_left(rooms, piece)
+        if place == len(rooms):
+            rows, room = rows + 1, T
+        else:
+            room = rooms[place]
+            many[room] -= 1
+            if not many[room]:
+                del many[room], rooms[place]
+        left = room - piece
+        if left not in many:
+            many[left] = 0
+            bisect.insort(rooms, left)
+        many[left] += 1
+    return {"rows": rows, "padded": rows * T - sum(pieces), "lost": 0, "cut": int((lengths > T).sum())}
+
+
+def cropping(lengths: np.ndarray) -> dict[str, float]:
+    """Best-fit with cropping: of a buffer of documents the largest that fits; where none does the shortest is cropped to fill
+    the row, and its rest is thrown away. Rows are always full."""
+    source = iter(lengths.tolist())
+    buffer = sorted(islice(source, BUFFER))
+    rows = lost = cut = 0
+    while buffer:
+        room, rows = T, rows + 1
+        while room and buffer:
+            place = bisect.bisect_right(buffer, room) - 1
+            if place >= 0:
+                room -= buffer.pop(place)
+            else:
+                length = buffer.pop(0)
+                lost, cut, room = lost + length - room, cut + 1, 0
+            if (fresh := next(source, None)) is not None:
+                bisect.insort(buffer, fresh)
+    return {"rows": rows, "padded": rows * T + lost - int(lengths.sum()), "lost": lost, "cut": cut}
+
+
+def windows(lengths: np.ndarray) -> dict[str, float]:
+    """Cut every T + 1 tokens: what lies across a border is cut."""
+    total, ends = int(lengths.sum()), np.cumsum(lengths)
+    begins = ends - lengths
+    return {
+        "rows": -(-(total - 1) // T),
+        "padded": 0,
+        "lost": 0,
+        "cut": int(np.count_nonzero(begins // T != (ends - 1) // T)),
+    }
+
+
+TRL = """
+import json, sys, time
+import numpy as np
+from datasets import Dataset, disable_progress_bars
+from trl import pack_dataset
+disable_progress_bars()
+lengths = np.load(sys.argv[1]); T = int(sys.argv[2])
+import pyarrow as pa
+offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+ids = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(offsets[-1], dtype=np.int32)))
+data = Dataset(pa.table({"input_ids": ids}))
+few, all_ = int(sys.argv[3]), len(lengths)
+for strategy, batch in (("bfd_split", few), ("bfd_split", all_), ("bfd", few), ("wrapped", few)):
+    begin = time.perf_counter()
+    try:
+        packed = pack_dataset(data, T, strategy, map_kwargs={"batch_size": batch})
+        seconds = time.perf_counter() - begin
+        rows = packed.data["input_ids"]
+        kept = sum(len(chunk.values) if chunk.offset == 0 else len(chunk.flatten()) for chunk in rows.chunks)
+        told = {"rows": len(packed), "tokens": int(kept), "seconds": seconds}
+    except Exception as error:
+        told = {"failed": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps({"strategy": strategy, "batch": batch, **told}), flush=True)
+"""
+
+
+def trl(lengths: np.ndarray, python: Path, folder: Path) -> tuple[list[dict[str, object]], str]:
+    """(rows of the table, what is missing and why)."""
+    if not python.exists():
+        return [], f"TRL: no {python}; bench/requirements-trl.txt says how to install it"
+    np.save(folder / "lengths.npy", lengths)
+    done = subprocess.run(
+        [python, "-c", TRL, folder / "lengths.npy", str(T), str(TRL_BATCH)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return [], f"TRL: {done.stderr.strip().splitlines()[-1]}"
+    rows, total, missing = [], int(lengths.sum()), []
+    for line in done.stdout.splitlines():
+        told = json.loads(line)
+        name = f"TRL, {told['strategy']}, {'the whole set' if told['batch'] == len(lengths) else 'batches of 1,000'}"
+        if "failed" in told:
+            missing.append(f"{name}: {told['failed']}")
+            continue
+        found = {"rows": told["rows"], "padded": told["rows"] * T - told["tokens"], "lost": total - told["tokens"], "cut": ""}
+        rows.append(row(name, found, [told["seconds"]], lengths))
+    return rows, "; ".join(missing) or "no peer"
+
+
+def row(name: str, found: dict[str, object], seconds: list[float], lengths: np.ndarray) -> dict[str, object]:
+    """One line of the table."""
+    median = float(np.median(seconds))
+    return {
+        "": name,
+        "rows": f"{found['rows']:,}",
+        "waste, % of slots": f"{100 * float(found['padded']) / (float(found['rows']) * T):.4f}",  # type: ignore[arg-type]
+        "tokens lost, %": f"{100 * float(found['lost']) / float(lengths.sum()):.2f}",  # type: ignore[arg-type]
+        "documents cut, %": f"{100 * float(found['cut']) / lengths.size:.2f}" if found["cut"] != "" else "not said",  # type: ignore[arg-type]
+        "s, median": f"{median:.3f}",
+        "least to most": f"{min(seconds):.3f} to {max(seconds):.3f}",
+        "documents/s, millions": f"{lengths.size / median / 1e6:.2f}",
+    }
+
+
+LARGE = """
+import sys, time, resource
+import numpy as np
+from bench.packing import draw, ladle_plan
+lengths = draw(int(sys.argv[1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin = time.perf_counter()
+found = ladle_plan(lengths, "best_fit")
+print(time.perf_counter() - begin, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, found["rows"], found["padded"])
+"""
+
+
+def large(count: int, rounds: int) -> list[dict[str, object]]:
+    """Ladle alone, each time in a fresh process."""
+    runs = []
+    for _ in range(rounds):
+        done = subprocess.run([sys.executable, "-c", LARGE, str(count)], capture_output=True, text=True, check=True)
+        runs.append([float(word) for word in done.stdout.split()])
+    seconds, before, peak, rows, padded = (list(column) for column in zip(*runs, strict=True))
+    return [
+        {
+            "documents": f"{count:,}",
+            "s, each round": ", ".join(f"{one:.2f}" for one in seconds),
+            "peak MiB": f"{max(peak) / 1024:,.0f}",
+            "of it before packing": f"{max(before) / 1024:,.0f}",
+            "rows": f"{rows[0]:,.0f}",
+            "waste, % of slots": f"{100 * padded[0] / (rows[0] * T):.5f}",
+        }
+    ]
+
+
+def main() -> None:
+    """Measure, print, and with --record keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trl", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL")
+    parser.add_argument("--large", action="store_true", help="ten million documents too")
+    parser.add_argument("--scratch", type=Path, default=Path("runs"), help="folder for the lengths that TRL reads")
+    parser.add_argument("--record", action="store_true", help="append to bench/results")
+    args = parser.parse_args()
+    lengths = draw(args.documents)
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    contenders: dict[str, Callable[[np.ndarray], dict[str, float]]] = {
+        "Ladle, best_fit": lambda lengths: ladle_plan(lengths, "best_fit"),
+        "Ladle, best_fit, overlong dropped": lambda lengths: ladle_plan(lengths, "best_fit", overlong="drop"),
+        "Ladle, sequential": lambda lengths: ladle_plan(lengths, "sequential"),
+        "Ladle, single (one document a row)": lambda lengths: ladle_plan(lengths, "single"),
+        "best-fit-decreasing, document by document": classical,
+        f"best-fit with cropping, a buffer of {BUFFER:,}": cropping,
+        "cut windows": windows,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    found: dict[str, dict[str, float]] = {}
+    for _ in range(args.rounds):
+        for name, run in contenders.items():
+            begin = time.perf_counter()
+            found[name] = run(lengths)
+            seconds[name].append(time.perf_counter() - begin)
+    ours, theirs = found["Ladle, best_fit"], found["best-fit-decreasing, document by document"]
+    if (ours["rows"], ours["padded"]) != (theirs["rows"], theirs["padded"]):
+        sys.exit(f"bench: Ladle packs into {ours['rows']} rows, the classical algorithm into {theirs['rows']}")
+    rows = [row(name, dict(found[name]), seconds[name], lengths) for name in contenders]
+    peers, missing = trl(lengths, args.trl, args.scratch)
+    tables = [{"title": f"{lengths.size:,} documents, {int(lengths.sum()):,} tokens, rows of {T}", "rows": rows + peers}]
+    print(results.plain(tables[0]["rows"]))  # type: ignore[arg-type]
+    print(f"missing: {missing}")
+    if args.large:
+        tables.append({"title": "Ladle, best_fit, in fresh processes", "rows": large(10_000_000, args.rounds)})
+        print(results.plain(tables[1]["rows"]))  # type: ignore[arg-type]
+    if args.record:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print(f"recorded in {results.append(results.run('packing', tables, missing=missing, peak_MiB=peak))}")
+
+
+if __name__ == "__main__":
+    main()
