@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -24,7 +25,7 @@ from ladle.batching.state import LoaderState
 from ladle.batching.stream import StreamCourse, StreamMaker, StreamWalk
 from ladle.batching.tail import Cut
 from ladle.batching.walk import Asked, Course, Place, Sliced, Walk
-from ladle.errors import ConfigError, StateError
+from ladle.errors import ClosedError, ConfigError, StateError
 from ladle.order.permutation import I64
 
 
@@ -86,11 +87,13 @@ class Loader(DataLoader[Any]):
         self._pins = pin and device is None and torch.cuda.is_available()
         self._maker = self._make_maker(collate, seed_samples=seed_samples)
         self._engine = self._make_engine(torchs)
+        # Found in a cycle of garbage, torch's queues would be closed before the workers are told: hold on to them until then.
+        weakref.finalize(self, self._engine.close).atexit = False
         self._state = LoaderState(self._course, seed=arguments.seed, num_samples=self._num_samples)
         self._place, self._loaded = Place(), False
         self._started, self._waiting, self._served = False, deque[_Item](), self._mover
         self._walk: Walk | StreamWalk | None = None
-        self._iteration: Iteration | None = None
+        self._iteration: weakref.ref[Iteration] | None = None
         self._verbose = verbose and rank == 0
         self._watch = self._make_watch()
         self._banner = self._make_banner(why, self._pins)
@@ -113,8 +116,9 @@ class Loader(DataLoader[Any]):
         if mover is not self._served:
             self._served = mover
             self._move(self._place)
-        self._iteration = Iteration(self)
-        return self._iteration
+        iteration = Iteration(self)
+        self._iteration = weakref.ref(iteration)
+        return iteration
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank. Raises TypeError for an iterable dataset without a length."""
@@ -123,7 +127,7 @@ class Loader(DataLoader[Any]):
     def receive(self, iteration: Iteration) -> Any:
         """The iteration's next batch. Raises StopIteration at an epoch's end."""
         while True:
-            if iteration is not self._iteration:
+            if self._iteration is None or iteration is not self._iteration():
                 raise StateError("loader: expected its latest iteration, found an older one: a loader has one at a time")
             if not self._started:
                 self._start()
@@ -343,12 +347,19 @@ class EpochBatches(Sampler[list[int]]):
     """
 
     def __init__(self, of: Loader) -> None:
-        self._loader = of
+        self._of = weakref.ref(of)
+
+    @property
+    def _loader(self) -> Loader:
+        if (of := self._of()) is None:
+            raise ClosedError("the loader of this batch sampler is gone")
+        return of
 
     def __iter__(self) -> Iterator[list[int]]:
-        place, ranks = self._loader._place, self._loader._world_size
-        while (step := self._loader._course.step(place)) is not None:
-            low, high = (step.samples.size * edge // ranks for edge in (self._loader._rank, self._loader._rank + 1))
+        of = self._loader
+        place, ranks = of._place, of._world_size
+        while (step := of._course.step(place)) is not None:
+            low, high = (step.samples.size * edge // ranks for edge in (of._rank, of._rank + 1))
             yield step.samples[low:high].tolist()
             if step.last:
                 return
