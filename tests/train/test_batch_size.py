@@ -480,7 +480,7 @@ def mean_square(model: nn.Module, batch: Tensor) -> Tensor:
 def test_a_forked_child_is_bounded_too_and_this_process_is_not() -> None:
     limit = ResidentMemory().held() + 450 * MIB
     found = find_batch_size(Hungry(), torch.zeros(4), loss=mean_square, max_memory=limit)
-    assert 12 <= found.largest <= 24
+    assert 12 <= found.largest <= 24, str(found)
     assert found.budget == limit
     failed = [trial for trial in found.trials if not trial.fits]
     assert failed

@@ -128,7 +128,8 @@ def find_batch_size(
     and what `keep` names (anything with a state_dict) are copied and put back. "auto" takes the first of these that works.
 
     On the CPU memory need not grow evenly: C's allocator keeps and splits blocks below 32 MiB, so that a process may hold two
-    or three times its tensors, and less at a larger batch. The table shows it; the answer is below the first failure.
+    or three times its tensors, and less at a larger batch: an epoch's last, smaller batch may need more than a whole one
+    (drop_last). The table shows it where the search came by.
 
     With torch.distributed initialised all ranks must call this; the answer is the smallest of theirs. A DistributedDataParallel
     model is tried without its reductions. Its buckets (as large as the gradients, once more) are then not in the figure.
