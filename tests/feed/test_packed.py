@@ -16,7 +16,7 @@ import ladle
 from ladle.corpus.documents import MemoryDocuments
 from ladle.corpus.shard import ArrayShard
 from ladle.corpus.split import Split
-from ladle.errors import ConfigError, StateError
+from ladle.errors import ConfigError, FormatError
 
 IGNORED = -100
 POLICIES = ["best_fit", "sequential", "single"]
@@ -156,13 +156,6 @@ def test_single_packs_hold_one_document_a_row():
 # --- what others got wrong ---
 
 
-def test_no_label_is_the_next_documents_first_token():
-    """Documents 1 2 3 and 7 8 in one row of 5."""
-    source = ladle.from_ids(np.array([1, 2, 3, 7, 8]), document_ends=[3, 5])
-    batch = feed_of(source, 5, 1)[0]
-    assert (batch.x.tolist(), batch.y.tolist()) == ([[1, 2, 3, 7, 8]], [[2, 3, IGNORED, 8, IGNORED]])
-
-
 def test_what_becomes_of_documents_that_are_longer_than_a_row_is_said():
     """Documents of 5, 2, 3 and 1 tokens in rows of 4."""
     lengths = [5, 2, 3, 1]
@@ -205,38 +198,6 @@ def test_lengths_are_strictly_increasing_with_and_without_an_end_of_text():
         batch = feed_of(ladle.from_ids(ids, document_ends=ends), 7, 1, "sequential", order="sequential")[0]
         assert batch.cu_seqlens.tolist() == [0, *ends]
         assert batch.cu_seqlens.dtype == np.int32
-
-
-def test_a_row_that_begins_within_a_document_says_so():
-    lengths = [300, 30]
-    feed = feed_of(lengths, 100, 1, "sequential", order="sequential")
-    second = feed[1]
-    assert second.positions[0, 0] == 100
-    assert second.positions[0, -1] == 199
-    assert second.cu_seqlens.tolist() == [0, 100]
-    windows = ladle.Feed(
-        corpus(lengths), batch_size=1, block_size=40, order="sequential", mask_documents=True, framework="numpy", prefetch=0
-    )
-    across = windows[7]
-    assert across.positions[0].tolist() == [*range(280, 300), *range(20)]
-    assert across.segments[0].tolist() == [0] * 20 + [1] * 20
-    assert across.cu_seqlens.tolist() == [0, 20, 40]
-    assert across.y[0, 19] == IGNORED
-
-
-def test_padding_is_no_document_and_no_target():
-    batch = feed_of([6], 8, 1)[0]
-    assert batch.segments.tolist() == [[0] * 6 + [-1] * 2]
-    assert batch.cu_seqlens.tolist() == [0, 6]
-    assert batch.num_targets == 5
-
-
-def test_a_separator_belongs_to_the_document_before_it():
-    """a b SEP c d SEP, where SEP is in the stored length of its document."""
-    source = ladle.from_ids(np.array([10, 11, 0, 12, 13, 0]), document_ends=[3, 6])
-    batch = feed_of(source, 6, 1)[0]
-    assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 1]]
-    assert batch.y.tolist() == [[11, 0, IGNORED, 13, 0, IGNORED]]
 
 
 def test_a_begin_that_is_also_the_end_makes_no_document():
@@ -316,22 +277,6 @@ def test_a_feed_continues_where_it_stopped(prefetch):
         assert [feed[i].digest for i in range(30)] == there
 
 
-def test_another_packing_is_another_stream():
-    lengths = [5, 9, 2, 14, 1, 1, 7] * 9
-    state = feed_of(lengths).state_dict()
-    for other in (
-        {"pack": "sequential"},
-        {"overlong": "drop"},
-        {"deal": "fresh"},
-        {"loss_mask": False},
-        {"pack": None},
-        {"pack": None, "mask_documents": True},
-    ):
-        with pytest.raises(StateError, match="recipe: expected"):
-            feed_of(lengths, **other).load_state_dict(state)
-    feed_of(lengths, loss_mask=None, batch_size=5).load_state_dict(state)
-
-
 def test_total_tokens_ends_a_packed_feed_in_the_middle_of_a_row():
     lengths = [5, 3, 8, 8, 2, 6] * 3
     feed = feed_of(lengths, 8, 2, total_tokens=21)
@@ -403,3 +348,51 @@ def test_excluded_documents_are_not_targets_and_nothing_moves():
             np.testing.assert_array_equal(mine[step].y, y[rank : rank + 1])
             assert mine[step].num_local_targets == int((y[rank] != IGNORED).sum())
             assert mine[step].num_targets == after.num_targets
+
+
+# --- from files ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A corpus of three shards and 120 documents."""
+    (tmp_path / "in").mkdir()
+    for number in range(120):
+        (tmp_path / "in" / f"{number:03}.txt").write_text(f"{number} " * (1 + 13 * number % 90))
+    ladle.prepare(tmp_path / "in", tmp_path / "out", tokenizer="bytes", val_fraction=0, shard_bytes=5_000).close()
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_rows_come_from_all_shards(folder, policy):
+    with ladle.open(folder) as opened, feed_of(opened["train"], 100, 4, policy, prefetch=2) as feed:
+        split, seen = opened["train"], np.zeros(opened["train"].num_tokens, dtype=int)
+        assert len(split.shards) > 2
+        for batch in feed.epoch():
+            pieces = batch.boundaries.pieces
+            for row, column, start, length in zip(pieces.row, pieces.column, pieces.start, pieces.length, strict=True):
+                np.testing.assert_array_equal(batch.x[row, column : column + length], split.read(int(start), int(length)))
+                if batch.position + (row + 1) * 100 <= feed.slots_per_epoch:
+                    seen[start : start + length] += 1
+        assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_damaged_tokens_are_never_handed_out(folder, prefetch):
+    damaged = sorted(folder.glob("train-*.bin"))[1]
+    content = bytearray(damaged.read_bytes())
+    content[5000] ^= 1
+    damaged.write_bytes(content)
+    refused = pytest.raises(FormatError, match=rf"{damaged.name} @ byte 4096: ")
+    with ladle.open(folder) as opened, feed_of(opened["train"], 100, 4, prefetch=prefetch) as feed, refused:
+        list(feed.epoch())
+
+
+def test_the_plan_beside_the_corpus_changes_no_row(folder, tmp_path):
+    with ladle.open(folder) as opened:
+        split = opened["train"]
+        wanted = [batch.digest for batch in feed_of(split, 100, 4).epoch()]
+        assert list((folder / "packs").glob("train-100-best_fit-*.npz"))
+        assert [batch.digest for batch in feed_of(split, 100, 4).epoch()] == wanted
+        assert [batch.digest for batch in feed_of(split, 100, 4, pack_cache=tmp_path / "elsewhere").epoch()] == wanted
+        assert list((tmp_path / "elsewhere").glob("train-100-best_fit-*.npz"))

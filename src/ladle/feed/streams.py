@@ -97,8 +97,8 @@ def _cut(stream: Stream, block_size: int, ends: I64 | None, ahead: int) -> CutRo
 def document_ends(source: Split | Mixture) -> I64:
     """Where documents end, in the numbering of all sources: int64, ascending; the last is N."""
     if isinstance(source, Split):
-        return source.document_ends().astype(np.int64)
+        return source.document_ends().view(np.int64)  # of one shard the mapped file itself
     parts = [
-        split.document_ends().astype(np.int64) + base for split, base in zip(source.splits, source.bases.tolist(), strict=False)
+        split.document_ends().view(np.int64) + base for split, base in zip(source.splits, source.bases.tolist(), strict=False)
     ]
     return np.concatenate(parts)
