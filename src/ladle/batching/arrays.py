@@ -84,7 +84,7 @@ class Arrays(Dataset[Any]):
         """The last array, where it holds one integer a sample."""
         last = self._open()[-1]
         fits: bool = last.ndim == 1 and last.dtype.kind in "iub" and len(self._open()) > 1
-        return last if fits else None
+        return np.asarray(last) if fits else None
 
     @property
     def fingerprint(self) -> str:

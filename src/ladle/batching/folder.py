@@ -40,7 +40,7 @@ class Folder(Dataset[Any]):
     ) -> None:
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error: expected 'stop' or 'skip', found {on_error!r}")
-        self.root, self.transform = Path(root), transform
+        self.root, self.transform, self.on_error = Path(root), transform, on_error
         if not self.root.is_dir():
             raise ConfigError(
                 f"folder: expected one with a folder a class, found {'a file' if self.root.exists() else 'none'} at {root}"

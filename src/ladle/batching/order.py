@@ -194,8 +194,8 @@ def checked(found: object, num_samples: int, where: str) -> I64:
     """Somebody else's indices as int64 [k]. Raises ConfigError naming the first that is no sample."""
     try:
         array = np.asarray(found)
-    except ValueError:
-        array = np.empty(0, dtype=object)
+    except ValueError:  # of unequal lengths
+        array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ConfigError(f"{where}: expected integers, one a sample, found {found!r:.80}")
     indices = array.astype(np.int64)

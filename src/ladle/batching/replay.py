@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,8 +159,8 @@ def _refuse(source: Any, name: str) -> None:
 
 def _twin(source: Any) -> Any:
     """A copy with random generators of its own, and the same dataset. What holds other samplers gets twins of those."""
-    if iter(source) is source:
-        return source  # a generator: one epoch is all it has, and the next says so
+    if isinstance(source, Iterator):
+        return source  # one epoch is all it has, and the next says so
     if not hasattr(source, "__dict__"):
         return source
     twin = copy.copy(source)

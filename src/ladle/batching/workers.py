@@ -56,7 +56,7 @@ def in_memory(dataset: Any) -> bool:
 def _quotas(cgroups: Path, mine: Path) -> list[float]:
     """The CPU quotas above this process, in CPUs."""
     try:
-        lines = mine.read_text("utf-8").splitlines()
+        lines = [line for line in mine.read_text("utf-8").splitlines() if line.count(":") >= 2]
     except OSError:
         return []
     found: list[float] = []

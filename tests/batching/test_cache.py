@@ -1,0 +1,178 @@
+"""Samples made once: the same bytes however often the writer was killed, nothing half-written that opens."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ladle.batching import Arrays, cache
+from ladle.errors import ConfigError, FormatError
+
+
+class Noise(torch.utils.data.Dataset):
+    """Samples of tensors, numbers and a nested tuple; random ones, keyed by the sample."""
+
+    def __init__(self, samples=40, extra=()):
+        self.samples, self.extra = samples, extra
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        if index in self.extra:
+            return {"x": torch.zeros(2, 2), "y": (index, 0.5)}
+        return {"x": torch.full((2, 3), float(index)) + torch.rand(()), "y": (index, random.random())}
+
+
+def plain(sample):
+    return sample["x"].tolist(), sample["y"][0], float(sample["y"][1])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def half(sample):
+    return {"x": sample["x"] / 2, "y": sample["y"]}
+
+
+def test_samples_come_back_as_they_were(tmp_path):
+    first = cache(Noise(), tmp_path / "a", workers=0, seed=3)
+    assert len(first) == 40
+    assert isinstance(first, Arrays)
+    assert first[7]["x"].dtype == torch.float32
+    assert first[7]["y"][0] == 7
+    assert first[7]["y"][1].dtype == torch.float64  # a Python float is stored as it is
+    again = cache(Noise(), tmp_path / "a", workers=0, seed=3)  # read, not made
+    assert [plain(again[i]) for i in range(40)] == [plain(first[i]) for i in range(40)]
+
+
+def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path):
+    cache(Noise(150), tmp_path / "none", workers=0, seed=3)
+    cache(Noise(150), tmp_path / "two", workers=2, seed=3)
+    assert contents(tmp_path / "none") == contents(tmp_path / "two")
+    other = cache(Noise(150), tmp_path / "other", workers=0, seed=4)
+    assert contents(tmp_path / "other")["000.npy"] != contents(tmp_path / "none")["000.npy"]
+    assert len(other) == 150
+
+
+def test_writing_a_cache_moves_no_generator(tmp_path):
+    torch.manual_seed(1)
+    random.seed(1)
+    before = torch.get_rng_state(), random.getstate()
+    cache(Noise(), tmp_path / "a", workers=0)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_a_transform_comes_first(tmp_path):
+    whole, halves = cache(Noise(), tmp_path / "a", workers=0), cache(Noise(), tmp_path / "b", workers=0, transform=half)
+    assert torch.equal(halves[5]["x"], whole[5]["x"] / 2)
+    with pytest.raises(ConfigError, match=r"a: transform: expected 'half', found None: it is the cache of another dataset"):
+        cache(Noise(), tmp_path / "a", workers=0, transform=half)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [(Noise(41), "samples: expected 41, found 40"), (Arrays(np.zeros((40, 2))), "dataset: expected 'Arrays', found 'Noise'")],
+)
+def test_a_cache_of_another_dataset_is_refused(tmp_path, dataset, name):
+    cache(Noise(), tmp_path / "a", workers=0)
+    with pytest.raises(ConfigError, match=f"{name}: it is the cache of another dataset; name another folder, or remove this one"):
+        cache(dataset, tmp_path / "a", workers=0)
+
+
+def test_a_sample_of_another_shape_is_named_and_nothing_opens(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"sample 17, field 0: expected float32 of shape \(2, 3\) .* found float32 of shape \(2, 2\)"
+    ):
+        cache(Noise(extra={17}), tmp_path / "a", workers=0)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(ConfigError, match="sample 0, field 1: expected numbers, found str"):
+        cache([("a", "b")], tmp_path / "c", workers=0, transform=lambda pair: (1, pair[1]))
+
+
+def test_files_that_stand_there_are_left_alone(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="expected a cache or an empty folder, found other files in it"):
+        cache(Noise(), tmp_path / "a", workers=0)
+    assert (tmp_path / "a/thesis.txt").read_text() == "mine"
+
+
+def test_a_cache_that_was_cut_short_is_an_error(tmp_path):
+    cache(Noise(), tmp_path / "a", workers=0)
+    path = tmp_path / "a/000.npy"
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(FormatError, match=r"000\.npy: array: expected an \.npy file of numbers"):
+        cache(Noise(), tmp_path / "a", workers=0)
+
+
+def test_a_full_disk_is_one_error_before_anything_is_written(tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(OSError, match=r"No space left on device: the cache needs 1,600 bytes, 1 are free"):
+        cache(Noise(), tmp_path / "a", workers=0)
+    assert not (tmp_path / "a").exists()
+    assert not list((tmp_path / "a.partial").glob("*.npy"))
+
+
+SLOWLY = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_cache_data import Noise
+from ladle.batching import cache
+
+class Slow(Noise):
+    __qualname__ = "Noise"
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return super().__getitem__(index)
+
+cache(Slow(4000), sys.argv[2], workers=int(sys.argv[3]), seed=3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, workers):
+    (tmp_path / "test_cache_data.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    cache(Noise(4000), tmp_path / "whole", workers=0, seed=3)
+    command = [sys.executable, "-c", SLOWLY, str(tmp_path), str(tmp_path / "killed"), str(workers)]
+    rng, kills = random.Random(workers), 0
+    for _ in range(40):
+        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+        try:
+            process.wait(timeout=rng.uniform(2.5, 4.5))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            kills += 1
+        error = process.communicate()[1].decode()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, error
+        if (tmp_path / "killed").exists():  # whole, and killed on its way out
+            break
+        time.sleep(0.05)  # the workers of a killed parent see its end
+    assert kills > 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    from ladle.batching.cache import _alone
+
+    (tmp_path / "a.partial").mkdir()
+    with (
+        _alone(tmp_path / "a.partial.lock"),
+        pytest.raises(ConfigError, match="expected to write it alone, found another process at it"),
+    ):
+        cache(Noise(), tmp_path / "a", workers=0)
+    assert len(cache(Noise(), tmp_path / "a", workers=0)) == 40
