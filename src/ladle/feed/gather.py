@@ -58,17 +58,15 @@ def read_pieces(split: Split, pieces: Pieces, rows: int, length: int) -> Tokens:
     A piece that goes on is as long as the row but for the last token, which is the one that follows it.
     """
     count = _read(pieces)
-    shards = np.searchsorted(split.bases[1:-1], pieces.start, side="right")
-    used = np.bincount(pieces.row, count, rows).astype(np.int64)
     if not split.alike:
         found = np.zeros((rows, length), dtype=split.dtype)
         for row, column, start, size in zip(*_lists(pieces, count), strict=True):
             found[row, column : column + size] = split.read(start, size)
         return found
-    parts = split.pieces(shards, pieces.start, count)
-    padding = (length - used) * split.dtype.itemsize
+    parts = split.pieces(np.searchsorted(split.bases[1:-1], pieces.start, side="right"), pieces.start, count)
     # Where a row ends its padding follows: from the last row to the first, so that places do not move.
-    ends = np.searchsorted(pieces.row, np.arange(rows), side="right")
+    ends = pieces.row.searchsorted(np.arange(rows), side="right")
+    padding = (length - (pieces.column + count)[ends - 1]) * split.dtype.itemsize
     for end, size in zip(ends[::-1].tolist(), padding[::-1].tolist(), strict=True):
         if size:
             parts.insert(end, bytes(size))

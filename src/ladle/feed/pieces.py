@@ -41,6 +41,8 @@ class PieceRows:
 
     def part(self, low: int, high: int) -> PieceRows:
         """Rows [low, high) of these."""
+        if (low, high) == (0, self.size):
+            return self
         first, last = np.searchsorted(self.pieces.row, [low, high]).tolist()
         return PieceRows(self.start[low:high], self.pieces.part(low, high), self.low[first:last], self.high[first:last])
 
