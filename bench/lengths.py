@@ -7,8 +7,8 @@ each padded to its longest; Hugging Face's group_by_length (transformers' own fu
 from its description: a random permutation in groups of 50 batches, each sorted by length, the longest first); Ladle's buckets, of
 a batch size and of a budget of as many tokens as batches of that size hold on average. "cycle" is the largest autocorrelation of
 the batches' longest lengths at lags of 1 to 200 batches, and in brackets what chance allows. Planning is one epoch's batches,
-from the lengths. The network is an embedding, two convolutions and their backward pass, on one thread, in the processor's time; rounds are
-interleaved.
+from the lengths. The network is an embedding, two convolutions and their backward pass, on one thread, in the processor's time;
+rounds are interleaved, and of many batches only some are run: figures a tenth apart are then alike.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Network(torch.nn.Module):
 
 
 def rate(lengths: np.ndarray, batches: Batches, to: int | None, some: int) -> float:
-    """Real tokens a second of the processor through the network: some batches, spread over the epoch, the padding of them included."""
+    """Real tokens a processor's second through the network: of some batches, spread over the epoch; padding them counts."""
     network, collate = Network(), pad(0, pad_to_multiple_of=to or 1)
     chosen = [batches[int(number)] for number in np.linspace(1, len(batches) - 1, some)]
     samples = [[np.ones(length, dtype=np.int64) for length in lengths[batch]] for batch in chosen]
