@@ -350,6 +350,57 @@ def test_excluded_documents_are_not_targets_and_nothing_moves():
             assert mine[step].num_targets == after.num_targets
 
 
+# --- several sources ---
+
+
+def mixture_of(lengths, weights=None, **options):
+    """Sources a, b, ... whose ids begin at 1, 10 001, ..."""
+    sources = {
+        "abc"[i]: ladle.from_ids(
+            np.arange(10_000 * i + 1, 10_000 * i + 1 + sum(one), dtype=np.uint32), document_ends=np.cumsum(one)
+        )
+        for i, one in enumerate(lengths)
+    }
+    return ladle.Mixture(sources, weights, **options)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=12), min_size=2, max_size=3),
+    policy=st.sampled_from(POLICIES),
+    until=st.integers(1, 300),
+    position=st.integers(0, 600),
+    ranks=st.sampled_from([1, 2, 3]),
+)
+def test_a_mixture_in_stages_at_any_position(lengths, policy, until, position, ranks):
+    """Each row is its own source's next one; states and ranks are as of one source."""
+    T, B, names = 7, 4, "abc"[: len(lengths)]
+    stages = [(until, dict.fromkeys(names, 1)), (None, {name: i + 1 for i, name in enumerate(names)})]
+    mixture = mixture_of(lengths, stages=stages)
+    single, whole = feed_of(mixture, T, 1, policy), feed_of(mixture, T, B, policy)
+    given = [0] * len(lengths)
+    for row in range(position // T + B):
+        batch = single[row]
+        (source,) = set(((batch.x[batch.x > 0] - 1) // 10_000).tolist())
+        check_row = batch.x - 10_000 * source * (batch.x > 0)
+        y, positions, segments = expected(check_row, lengths[source])
+        np.testing.assert_array_equal(batch.y, np.where(y == IGNORED, y, y + 10_000 * source))
+        np.testing.assert_array_equal(batch.positions, positions)
+        np.testing.assert_array_equal(batch.segments, segments)
+        given[source] += 1
+    assert [share.slots for share in single.shares((position // T + B) * T).values()] == [T * rows for rows in given]
+    rows = [single[row] for row in range(position // T, position // T + B)]
+    y = np.concatenate([row.y for row in rows])
+    y[0, : position % T] = IGNORED
+    parts = [feed_of(mixture, T, B, policy, rank=rank, world_size=ranks) for rank in range(ranks)]
+    for part in parts:
+        part.load_state_dict(whole.state_at(position))
+    batches = [next(part) for part in parts]
+    np.testing.assert_array_equal(np.concatenate([batch.x for batch in batches]), np.concatenate([row.x for row in rows]))
+    np.testing.assert_array_equal(np.concatenate([batch.y for batch in batches]), y)
+    assert {batch.num_targets for batch in batches} == {int((y != IGNORED).sum())}
+
+
 # --- from files ---
 
 
