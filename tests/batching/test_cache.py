@@ -1,5 +1,6 @@
 """Samples made once: the same bytes however often the writer was killed, nothing half-written that opens."""
 
+import json
 import os
 import random
 import signal
@@ -147,22 +148,22 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, workers):
     (tmp_path / "test_cache_data.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     cache(Noise(4000), tmp_path / "whole", workers=0, seed=3)
     command = [sys.executable, "-c", SLOWLY, str(tmp_path), str(tmp_path / "killed"), str(workers)]
-    rng, kills = random.Random(workers), 0
-    for _ in range(40):
+    rng, kills, done = random.Random(workers), 0, -1
+    note = tmp_path / "killed.partial/progress.json"
+    while not (tmp_path / "killed").exists():
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-        try:
-            process.wait(timeout=rng.uniform(2.5, 4.5))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            kills += 1
+        while kills < 4 and process.poll() is None:
+            reached = json.loads(note.read_text())["done"] if note.exists() else -1
+            if reached > done:  # it has gone on from where the last one was killed
+                time.sleep(rng.uniform(0, 0.1))
+                os.killpg(process.pid, signal.SIGKILL)
+                kills, done = kills + 1, reached
+                break
+            time.sleep(0.005)
         error = process.communicate()[1].decode()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL, error
-        if (tmp_path / "killed").exists():  # whole, and killed on its way out
-            break
+        assert process.returncode in {0, -signal.SIGKILL}, error
         time.sleep(0.05)  # the workers of a killed parent see its end
-    assert kills > 0
+    assert kills
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 

@@ -130,7 +130,7 @@ def test_what_is_asked_of_a_table_wrongly_is_named(listing, options, message):
 def test_no_table_at_all_is_named(tmp_path):
     with pytest.raises(ConfigError, match="table: expected a file, found none at"):
         Table(tmp_path / "nowhere.csv", path="file")
-    with pytest.raises(ConfigError, match="table: expected a path .* or a DataFrame, found list"):
+    with pytest.raises(ConfigError, match=r"table: expected a path .* or a DataFrame, found list"):
         Table([1, 2], path="file")
     (tmp_path / "t.parquet").write_text("not that")
     with pytest.raises(FormatError, match="file: expected a Parquet file"):

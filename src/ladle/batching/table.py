@@ -35,7 +35,7 @@ class Table(Dataset[Any]):
     table's own folder by default); or features: numeric columns. label: a column, or None; words become the numbers of the
     sorted `classes`, whole numbers stay, other numbers are float32. load: a function of a path, or "auto": .npy, images (extra
     `images`) and .txt by suffix. transform: applied to each sample. on_error: a file that cannot be loaded is an error that
-    names row and path ("stop"), or is left out of its batch and counted in `skipped` ("skip"); the dataset then gives None for it.
+    names row and path ("stop"), or is left out of its batch and counted in `skipped` ("skip": the dataset gives None for it).
     fill: what stands for a missing number (None: an error). delimiter: of CSV. memory_limit: bytes that features may take;
     a larger Parquet file is read by row group, two of which stay in memory (so read it in order, or `cache` it first).
 
