@@ -186,9 +186,9 @@ def test_padding_is_little(n, most):
 def test_a_million_lengths_are_planned_in_under_a_second():
     """A8-08."""
     lengths = lognormal(1_000_000)
-    begin = time.perf_counter()
+    begin = time.process_time()
     Buckets(lengths, batch_tokens=16_384, seed=0).batch(0, 0)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     assert Buckets(lengths, batch_tokens=16_384, seed=0).num_buckets < 400
 
 
