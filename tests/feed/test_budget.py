@@ -81,9 +81,9 @@ def tokens_of(batches):
     return np.sort(np.concatenate([np.asarray(b.x)[np.asarray(b.x) > 0] for b in batches])) - 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
-    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any),
+    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
     budget=st.integers(16, 100),
     seed=st.integers(0, 3),
     order=st.sampled_from(["shuffled", "sequential"]),
@@ -131,7 +131,7 @@ def test_ranks_have_equal_steps_and_together_every_row(ranks):
             assert len(part.x) >= 1
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     phases=st.lists(
         st.tuples(st.integers(1, 3), st.sampled_from([0, 2]), st.integers(0, 15), st.integers(0, 3)), min_size=1, max_size=5
