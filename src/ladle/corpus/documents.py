@@ -100,14 +100,20 @@ class ShardFiles:
     num_documents: int
     itemsize: int
     first_source: int
+    masked: bool = False
 
     def path(self, kind: str) -> Path:
-        """The path of one of the four files. kind: a key of format.SUFFIXES."""
+        """The path of one of the files. kind: a key of format.SUFFIXES."""
         return self.folder / (self.name + format.SUFFIXES[kind])
 
     def num_bytes(self, kind: str) -> int:
-        """The size one of the four files must have."""
-        return format.file_bytes(kind, num_tokens=self.num_tokens, num_documents=self.num_documents, itemsize=self.itemsize)
+        """The size one of the files must have."""
+        return format.file_bytes(kind, **self.counts, mask=self.masked)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What sizes follow from."""
+        return {"num_tokens": self.num_tokens, "num_documents": self.num_documents, "itemsize": self.itemsize}
 
     def side(self, kind: str) -> npt.NDArray[Any]:
         """The content of the "docs" or "from" file, mapped read-only, its header and its checksums verified."""
@@ -118,7 +124,7 @@ class ShardFiles:
             raise FormatError(path, 0, "header", f"that of {self.num_documents} entries (docs/format.md)", "another")
         sums_path = self.path("sums")
         sums = np.frombuffer(map_file(sums_path, self.num_bytes("sums")), format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
-        first = sum(format.num_blocks(self.num_bytes(k)) for k in (("bin",) if kind == "docs" else ("bin", "docs")))
+        first = format.first_sum(kind, **self.counts)
         found = format.block_sums(content)
         expected = sums[first : first + len(found)]
         for block in np.flatnonzero(found != expected).tolist():

@@ -32,10 +32,12 @@ BEGINS_ELSEWHERE = 1  # flag: the document's beginning lies in another split
 ENDS_ELSEWHERE = 2  # flag: the document's end lies in another split
 REPLACED = 4  # flag: bytes of the source that are no UTF-8 were read as U+FFFD, so bytes cannot be counted from tokens
 
-# The four files of a shard: the key in the manifest, and what follows the shard's name on disk.
-SUFFIXES = {"bin": ".bin", "docs": ".docs.npy", "from": ".from.npy", "sums": ".sums.npy"}
+MASK_DTYPE = np.dtype("|u1")
+
+# The files of a shard: the key in the manifest, and what follows the shard's name on disk. Not every shard has a mask.
+SUFFIXES = {"bin": ".bin", "docs": ".docs.npy", "from": ".from.npy", "mask": ".mask.npy", "sums": ".sums.npy"}
 # The header's length of each .npy file, fixed so that a file's size follows from its count.
-HEADER_BYTES = {"bin": 0, "docs": 128, "from": 192, "sums": 128}
+HEADER_BYTES = {"bin": 0, "docs": 128, "from": 192, "mask": 128, "sums": 128}
 
 
 def dtype_name(vocab_size: int) -> str:
@@ -48,23 +50,34 @@ def num_blocks(num_bytes: int) -> int:
     return -(-num_bytes // BLOCK_BYTES)
 
 
-def file_bytes(kind: str, *, num_tokens: int, num_documents: int, itemsize: int) -> int:
-    """The exact size of one of a shard's four files, in bytes. kind: a key of SUFFIXES."""
+def kinds(*, mask: bool) -> list[str]:
+    """The keys of a shard's files, the sums last: they cover the others, in this order. mask: whether it has one."""
+    return [kind for kind in SUFFIXES if kind != "mask" or mask]
+
+
+def first_sum(kind: str, **counts: Any) -> int:
+    """Where a file's checksums begin among a shard's. counts: as for file_bytes."""
+    before = kinds(mask=True)[: kinds(mask=True).index(kind)]
+    return sum(num_blocks(file_bytes(k, **counts)) for k in before)
+
+
+def file_bytes(kind: str, *, num_tokens: int, num_documents: int, itemsize: int, mask: bool = False) -> int:
+    """The exact size of one of a shard's files, in bytes. kind: a key of SUFFIXES. mask: whether the shard has one."""
     if kind == "bin":
         return num_tokens * itemsize
     if kind == "docs":
         return HEADER_BYTES["docs"] + num_documents * ENDS_DTYPE.itemsize
     if kind == "from":
         return HEADER_BYTES["from"] + num_documents * FROM_DTYPE.itemsize
-    sizes = [
-        file_bytes(k, num_tokens=num_tokens, num_documents=num_documents, itemsize=itemsize) for k in ("bin", "docs", "from")
-    ]
+    if kind == "mask":
+        return HEADER_BYTES["mask"] + num_tokens
+    sizes = [file_bytes(k, num_tokens=num_tokens, num_documents=num_documents, itemsize=itemsize) for k in kinds(mask=mask)[:-1]]
     return HEADER_BYTES["sums"] + SUMS_DTYPE.itemsize * sum(map(num_blocks, sizes))
 
 
 def npy_header(kind: str, count: int) -> bytes:
     """The header of a one-dimensional .npy file (version 1.0), padded with spaces to HEADER_BYTES[kind]."""
-    dtype = {"docs": ENDS_DTYPE, "from": FROM_DTYPE, "sums": SUMS_DTYPE}[kind]
+    dtype = {"docs": ENDS_DTYPE, "from": FROM_DTYPE, "mask": MASK_DTYPE, "sums": SUMS_DTYPE}[kind]
     descr = repr(dtype.str) if dtype.names is None else repr(dtype.descr)
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': ({count},), }}"
     length = HEADER_BYTES[kind] - 10
@@ -119,7 +132,9 @@ def manifest(
             }
             for name, listed in splits.items()
         },
-        "streams": {},
+        "streams": {"mask": {"dtype": "uint8"}}
+        if any("mask" in s["files"] for listed in splits.values() for s in listed)
+        else {},
         "sources": sources,
         "generations": [
             {
@@ -144,4 +159,5 @@ def fingerprint(*, tokenizer_hash: str | None, dtype: str, splits: Mapping[str, 
 def shard_content(shard: Mapping[str, Any]) -> list[int | str]:
     """What the fingerprint takes of one shard."""
     files = shard["files"]
-    return [shard["tokens"], shard["documents"], shard["max_id"], files["bin"]["sha256"], files["docs"]["sha256"]]
+    content = [shard["tokens"], shard["documents"], shard["max_id"], files["bin"]["sha256"], files["docs"]["sha256"]]
+    return [*content, files["mask"]["sha256"]] if "mask" in files else content

@@ -39,6 +39,12 @@ class ShardEntry:
         """That of the task which wrote it."""
         return int(self.name.rpartition("-")[2])
 
+    @property
+    def masked(self) -> bool:
+        """Whether it has a loss mask."""
+        files = self.raw.get("files")
+        return isinstance(files, dict) and "mask" in files
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -155,8 +161,8 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """Every file of every shard must be a regular file inside folder, of the size the manifest says. Raises FormatError."""
     for shards in manifest.splits.values():
         for shard in shards:
-            for kind, suffix in format.SUFFIXES.items():
-                path = f"{folder}{os.sep}{shard.name}{suffix}"  # no Path: there may be 20 000 of them
+            for kind in format.kinds(mask=shard.masked):
+                path = f"{folder}{os.sep}{shard.name}{format.SUFFIXES[kind]}"  # no Path: there may be 20 000 of them
                 found, expected = regular_size(path, folder), shard.raw["files"][kind]["bytes"]
                 if found != expected:
                     raise FormatError(
@@ -214,10 +220,11 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             raw=shard.value,
         )
         files = shard.within("files")
-        for kind in format.SUFFIXES:
+        for kind in format.kinds(mask=entry.masked):
             file = files.within(kind)
             file.hash("sha256")
-            size = format.file_bytes(kind, num_tokens=entry.num_tokens, num_documents=entry.num_documents, itemsize=itemsize)
+            counts = {"num_tokens": entry.num_tokens, "num_documents": entry.num_documents, "itemsize": itemsize}
+            size = format.file_bytes(kind, **counts, mask=entry.masked)
             file.same("bytes", size)
         shards.append(entry)
     if any(a.number >= b.number for a, b in pairwise(shards)):

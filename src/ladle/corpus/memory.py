@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ladle.corpus import format
 from ladle.corpus.documents import MemoryDocuments
+from ladle.corpus.mask import LossMask
 from ladle.corpus.shard import ArrayShard
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError, TokenError
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
 WHERE = "memory"
 
 
-def from_ids(array: npt.ArrayLike, vocab_size: int | None = None, document_ends: npt.ArrayLike | None = None) -> Split:
+def from_ids(
+    array: npt.ArrayLike,
+    vocab_size: int | None = None,
+    document_ends: npt.ArrayLike | None = None,
+    loss_mask: npt.ArrayLike | None = None,
+) -> Split:
     """A split over ids already at hand.
 
     array: integers [N], N >= 1. It is not copied when it is uint16 or uint32, contiguous, in this machine's byte order, and
     the vocabulary fits; it must then not be changed while the split is in use. Anything else is converted once.
     vocab_size: every id must be below it; it decides the dtype (uint16 up to 65 536). Without it the array's own dtype is
-    kept, or the largest id decides. document_ends: integers [D], ascending, the last equal to N.
+    kept, or the largest id decides. document_ends: integers [D], ascending, the last equal to N. loss_mask: [N], 1 or True
+    where a token is to be learned, 0 or False where it is only read.
     Raises ConfigError for an array that is not 1-D, not of integers or empty; TokenError naming the first id that is negative
     or too large, and its index.
     """
@@ -55,7 +62,7 @@ def from_ids(array: npt.ArrayLike, vocab_size: int | None = None, document_ends:
         dtype = format.TOKEN_DTYPES[ids.dtype.name]
     else:
         dtype = format.TOKEN_DTYPES[format.dtype_name(max_id + 1 if vocab_size is None else vocab_size)]
-    return _split(ids.astype(dtype, order="C", copy=False), vocab_size, max_id, None, document_ends)
+    return _split(ids.astype(dtype, order="C", copy=False), vocab_size, max_id, None, document_ends, mask=loss_mask)
 
 
 def from_text(
@@ -98,8 +105,10 @@ def _split(  # noqa: PLR0917  pickle passes them by place
     tokenizer: Tokenizer | None,
     document_ends: npt.ArrayLike | None,
     known: str | None = None,
+    mask: npt.ArrayLike | None = None,
 ) -> Split:
-    """known: the fingerprint, where another process has taken it."""
+    """known: the fingerprint, where another process has taken it. mask: as from_ids takes it."""
+    flags = None if mask is None else _checked_mask(mask, len(ids))
     documents = None if document_ends is None else MemoryDocuments(_checked_ends(document_ends, len(ids)))
 
     @cache
@@ -108,6 +117,7 @@ def _split(  # noqa: PLR0917  pickle passes them by place
             return known
         content: list[Any] = [len(ids), max_id, hashlib.sha256(np.ascontiguousarray(ids).data).hexdigest()]
         content.append(None if documents is None else hashlib.sha256(documents.ends(0).tobytes()).hexdigest())
+        content += [] if flags is None else [hashlib.sha256(flags.data).hexdigest()]
         whole = {"format": WHERE, "tokenizer": tokenizer and tokenizer.hash, "dtype": ids.dtype.name, "content": content}
         return hashlib.sha256(format.canonical(whole)).hexdigest()
 
@@ -124,8 +134,21 @@ def _split(  # noqa: PLR0917  pickle passes them by place
         fingerprint=fingerprint,
         tokenizer=lambda: tokenizer,
         documents=documents,
-        remake=lambda: (_split, (ids, vocab_size, max_id, tokenizer, document_ends, fingerprint())),
+        mask=None if flags is None else LossMask([ArrayShard(flags)], [b""], [len(ids)]),
+        remake=lambda: (_split, (ids, vocab_size, max_id, tokenizer, document_ends, fingerprint(), flags)),
     )
+
+
+def _checked_mask(mask: npt.ArrayLike, num_tokens: int) -> npt.NDArray[np.uint8]:
+    """The mask as uint8. Raises ConfigError unless it has a 0 or a 1 for each token."""
+    flags = np.asarray(mask)
+    if flags.shape != (num_tokens,) or flags.dtype.kind not in "iub":
+        raise ConfigError(
+            f"loss_mask: expected a 0 or a 1 for each of {num_tokens} tokens, found {flags.dtype} of shape {flags.shape}"
+        )
+    if (wrong := np.flatnonzero((flags != 0) & (flags != 1))).size:
+        raise ConfigError(f"loss_mask: expected 0 or 1, found {flags[wrong[0]]} for token {wrong[0]}")
+    return np.ascontiguousarray(flags, dtype=np.uint8)
 
 
 def _checked_ends(document_ends: npt.ArrayLike, num_tokens: int) -> npt.NDArray[np.uint64]:

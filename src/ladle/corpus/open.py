@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ladle.corpus import format, manifest, nanogpt
 from ladle.corpus.corpus import Corpus
 from ladle.corpus.documents import ShardFiles, Sources, StoredDocuments
-from ladle.corpus.shard import FileShard, Pool
+from ladle.corpus.mask import LossMask, header_of
+from ladle.corpus.shard import FileShard, Pool, Shard
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError, FormatError
 
@@ -98,7 +99,7 @@ def _split(
     generation: int,
 ) -> Split:
     fingerprint = cache(lambda: read.fingerprint({name: len(entries)}))
-    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first[0]) for e in entries]
+    files = [ShardFiles(folder, e.name, e.num_tokens, e.num_documents, read.itemsize, e.first[0], e.masked) for e in entries]
     dtype = format.TOKEN_DTYPES[read.dtype]
     return Split(
         name=name,
@@ -111,8 +112,22 @@ def _split(
         fingerprint=fingerprint,
         tokenizer=tokenizer,
         documents=StoredDocuments(files, sources),
+        mask=_mask(files, pool) if any(f.masked for f in files) else None,
         remake=lambda: (reopened_split, (folder.absolute(), generation, name, fingerprint())),
     )
+
+
+def _mask(files: Sequence[ShardFiles], pool: Pool) -> LossMask:
+    """The shards' masks: files of bytes, whose header is read as part of them."""
+    parts: list[Shard | None] = []
+    for f in files:
+        sums, first = (f.path("sums"), f.num_bytes("sums")), format.first_sum("mask", **f.counts)
+        mask = (
+            FileShard(f.path("mask"), format.MASK_DTYPE, f.num_bytes("mask"), pool, sums, first_sum=first) if f.masked else None
+        )
+        parts.append(mask)
+    headers = [header_of(f.num_tokens) if f.masked else b"" for f in files]
+    return LossMask(parts, headers, [f.num_tokens for f in files])
 
 
 def tokenizer_of(read: Manifest) -> Tokenizer | None:

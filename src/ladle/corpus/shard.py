@@ -160,8 +160,18 @@ class _Sums:
 class FileShard:
     """Tokens of a file, bare and little-endian, mapped read-only. Source of every method: Shard."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], num_tokens: int, pool: Pool, sums: tuple[Path, int] | None) -> None:
-        """path: the .bin file. sums: its .sums.npy and the size that has, or None for foreign files, which cannot be checked."""
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype[Any],
+        num_tokens: int,
+        pool: Pool,
+        sums: tuple[Path, int] | None,
+        *,
+        first_sum: int = 0,
+    ) -> None:
+        """path: the .bin file. sums: its .sums.npy and the size that has, or None for foreign files, which cannot be checked.
+        first_sum: where the file's checksums begin in it."""
         self.path = path
         self.where = str(path)
         self.num_tokens = num_tokens
@@ -170,7 +180,7 @@ class FileShard:
         self.pool = pool
         self.read_again = False
         self._self = ref(self)
-        self._sums = sums
+        self._sums, self._first_sum = sums, first_sum
         self._map: _Map | None = None
         self._content: memoryview | None = None  # of the map
         self._random = False
@@ -241,7 +251,7 @@ class FileShard:
             return
         content, size, crc32 = now.content[: self.num_bytes], format.BLOCK_BYTES, zlib.crc32
         found = np.array([crc32(content[at : at + size]) for at in (blocks << format.BLOCK_SHIFT).tolist()], np.uint32)
-        expected = now.sums.of(blocks)
+        expected = now.sums.of(blocks + self._first_sum)
         for wrong in np.flatnonzero(found != expected)[:1].tolist():
             block = int(blocks[wrong])
             raise FormatError(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ladle.corpus import format
 from ladle.corpus.documents import Documents
+from ladle.corpus.mask import LossMask
 from ladle.corpus.shard import Maps, Shard, Tokens
 from ladle.errors import ConfigError, TokenError
 
@@ -56,9 +57,11 @@ class Split:
         fingerprint: Callable[[], str],
         tokenizer: Callable[[], Tokenizer | None] = lambda: None,
         documents: Documents | None = None,
+        mask: LossMask | None = None,
         remake: Callable[[], tuple[Callable[..., Split], tuple[Any, ...]]] | None = None,
     ) -> None:
-        """fingerprint, tokenizer: called when first asked for. documents: ends and provenance, None when unknown.
+        """fingerprint, tokenizer: called when first asked for. documents: ends and provenance, None when unknown. mask: of the
+        tokens that are to be learned, None where all are.
         remake: (function, its arguments) that make this split in another process; None: it stays in this one."""
         self.name = name
         self.where = where
@@ -75,6 +78,7 @@ class Split:
         self._fingerprint = fingerprint
         self._tokenizer = tokenizer
         self._documents = documents
+        self.mask = mask
         self._remake = remake
 
     def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
@@ -194,7 +198,9 @@ class Split:
             if not (base < last and first < end and first < last):
                 continue
             ends = documents.ends(shard)
-            low, high = np.searchsorted(ends, np.array([max(first - base, 0), min(last, end) - base - 1], np.uint64), side="right")
+            low, high = np.searchsorted(
+                ends, np.array([max(first - base, 0), min(last, end) - base - 1], np.uint64), side="right"
+            )
             stop = base + ends[low : high + 1].astype(np.int64)
             begin = np.concatenate([[base + int(ends[low - 1]) if low else base], stop[:-1]])
             found.append((begin, stop))
@@ -206,11 +212,17 @@ class Split:
     @property
     def has_loss_mask(self) -> bool:
         """Whether the corpus says of each token if it is to be learned."""
-        return False
+        return self.mask is not None
 
     def loss_mask(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        """1 where a token is to be learned: of tokens [start, start + length), one after the other."""
-        raise ConfigError(f"{self.where}: expected a loss mask, found none ({len(starts)}, {len(lengths)})")
+        """1 where a token is to be learned: of tokens [start, start + length) of each, one after the other.
+
+        starts, lengths: int64 [k]. Returns uint8 [sum of lengths], freshly owned; tokens past the end are 0, and a split without
+        a mask is all 1. Raises FormatError for damaged bytes.
+        """
+        if self.mask is None:
+            return np.ones(int(lengths.sum()), np.uint8)
+        return self.mask.read(starts, lengths)
 
     @property
     def folder(self) -> Path | None:
@@ -296,6 +308,8 @@ class Split:
         """Let go of the files. Reading afterwards raises ClosedError."""
         for shard in self.shards:
             shard.close()
+        if self.mask is not None:
+            self.mask.close()
 
     def __enter__(self) -> Self:
         return self

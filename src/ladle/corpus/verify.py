@@ -64,14 +64,15 @@ class _Reread:
         self.faults: list[LadleError] = []
 
     def shard(self, read: Manifest, shard: ShardEntry) -> None:
-        """All four files of a shard: sizes and hashes, then the blocks of those whose hash is wrong, then ids and ends."""
-        paths = {kind: self.folder / (shard.name + suffix) for kind, suffix in format.SUFFIXES.items()}
+        """All files of a shard: sizes and hashes, then the blocks of those whose hash is wrong, then ids and ends."""
+        kinds = format.kinds(mask=shard.masked)
+        paths = {kind: self.folder / (shard.name + format.SUFFIXES[kind]) for kind in kinds}
         files = shard.raw["files"]
-        sound = {kind: self._file(paths[kind], files[kind]["bytes"], files[kind]["sha256"]) for kind in format.SUFFIXES}
+        sound = {kind: self._file(paths[kind], files[kind]["bytes"], files[kind]["sha256"]) for kind in kinds}
         if sound["sums"]:
             sums = np.fromfile(paths["sums"], format.SUMS_DTYPE, offset=format.HEADER_BYTES["sums"])
             first = 0
-            for kind in ("bin", "docs", "from"):
+            for kind in kinds[:-1]:
                 count = format.num_blocks(files[kind]["bytes"])
                 if not sound[kind]:
                     self._blocks(paths[kind], sums[first : first + count])
@@ -82,6 +83,11 @@ class _Reread:
             self._ends(paths["docs"], shard)
         if sound["from"]:
             self._origins(paths["from"], shard)
+        if shard.masked and sound["mask"]:
+            flags = np.fromfile(paths["mask"], format.MASK_DTYPE, offset=format.HEADER_BYTES["mask"])
+            if int(flags.max()) > 1:
+                at = format.HEADER_BYTES["mask"] + int(np.argmax(flags > 1))
+                self.faults.append(FormatError(paths["mask"], at, "mask", "0 or 1", int(flags.max())))
 
     def sources(self, read: Manifest) -> None:
         """The list of sources."""

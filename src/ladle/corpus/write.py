@@ -20,14 +20,14 @@ CHUNK_BYTES = 1 << 20  # written at once; a multiple of the block
 
 
 class ShardWriter:
-    """One shard's four files. The token file grows as ids come; finish() writes the rest, all of it synced to the disk.
+    """One shard's files. The token file grows as ids come; finish() writes the rest, all of it synced to the disk.
 
-    Holds one chunk of tokens, 4 bytes for each 4 KiB written, and 32 bytes a document. Nothing is written through a map: a
-    full disk is an OSError that names the file, not a bus error. close() before finish() leaves files no manifest lists.
+    Holds one chunk of tokens, 4 bytes for each 4 KiB written, 32 bytes a document, and a mask's byte a token. Nothing is
+    written through a map: a full disk is an OSError that names the file, not a bus error. close() before finish() leaves files no manifest lists.
     """
 
-    def __init__(self, folder: Path, name: str, vocab_size: int) -> None:
-        """name: the shard's, such as "train-00000"; its files must not exist yet."""
+    def __init__(self, folder: Path, name: str, vocab_size: int, *, masked: bool = False) -> None:
+        """name: the shard's, such as "train-00000"; its files must not exist yet. masked: write() is told what is learned."""
         self.name = name
         self.num_tokens = 0
         self.max_id = 0
@@ -36,6 +36,7 @@ class ShardWriter:
         self._dtype = format.TOKEN_DTYPES[format.dtype_name(vocab_size)]
         self._ends: list[int] = []
         self._origins: list[tuple[int, int, int, int]] = []
+        self._mask: list[bytes] | None = [] if masked else None
         self._bin = _SummedFile(folder / (name + format.SUFFIXES["bin"]))
 
     @property
@@ -43,8 +44,8 @@ class ShardWriter:
         """Documents ended so far."""
         return len(self._ends)
 
-    def write(self, ids: npt.NDArray[Any]) -> None:
-        """Append ids (integers [n]) to the current document.
+    def write(self, ids: npt.NDArray[Any], learned: npt.NDArray[np.bool_] | None = None) -> None:
+        """Append ids (integers [n]) to the current document. learned: bool [n], of a masked shard.
 
         Raises TokenError naming the first id outside the vocabulary, its document and place, and the dtype.
         """
@@ -60,6 +61,9 @@ class ShardWriter:
             )
         self.max_id = max(self.max_id, largest)
         self.num_tokens += len(ids)
+        if self._mask is not None:
+            flags = np.ones(len(ids), format.MASK_DTYPE) if learned is None else learned.astype(format.MASK_DTYPE)
+            self._mask.append(flags.tobytes())
         self._bin.write(ids.astype(self._dtype, copy=False).tobytes())
 
     def end_document(self, *, source: int, flags: int, byte: int, line: int) -> None:
@@ -68,12 +72,14 @@ class ShardWriter:
         self._origins.append((source, flags, byte, line))
 
     def finish(self) -> dict[str, Any]:
-        """Write the side files, sync all four, and return the shard's entry for the manifest (without its inputs)."""
+        """Write the side files, sync them all, and return the shard's entry for the manifest (without its inputs)."""
         files = {"bin": self._bin}
         files["bin"].finish()
         docs, origins = np.array(self._ends, format.ENDS_DTYPE), np.array(self._origins, format.FROM_DTYPE)
         for kind, array in (("docs", docs), ("from", origins)):
             files[kind] = self._side(kind, array)
+        if self._mask is not None:
+            files["mask"] = self._side("mask", np.frombuffer(b"".join(self._mask), format.MASK_DTYPE))
         sums = np.concatenate([file.sums() for file in files.values()])
         files["sums"] = self._side("sums", sums)
         return {

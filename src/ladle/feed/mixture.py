@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ladle.corpus.mask import joined
 from ladle.corpus.shard import FileShard, Pool
 from ladle.corpus.split import Split
 from ladle.errors import ConfigError
@@ -82,7 +83,8 @@ class Mixture:
         The files of all together stay within what one process may open.
         """
         pool = Pool()
-        for shard in (shard for split in self.splits for shard in split.shards):
+        masks = [part for split in self.splits if split.mask is not None for part in split.mask.parts]
+        for shard in [*(shard for split in self.splits for shard in split.shards), *masks]:
             if isinstance(shard, FileShard):
                 shard.move(pool)
         known = [split.max_id for split in self.splits]
@@ -98,6 +100,7 @@ class Mixture:
                 canonical({name: split.fingerprint for name, split in zip(self.names, self.splits, strict=True)})
             ),
             tokenizer=lambda: next((split.tokenizer for split in self.splits if split.tokenizer is not None), None),
+            mask=joined([(split.mask, split.shards) for split in self.splits]),
         )
 
     def source_of(self, token: int) -> int:
