@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data._utils import signal_handling
 
 from ladle.batching.parcel import Parcel
 from ladle.errors import ConfigError
+
+GRACE = 1.0  # seconds
 
 
 class Engine(Protocol):
@@ -77,17 +81,33 @@ class Crew:
         """See Engine. Raises RuntimeError for a worker that was killed, or took longer than `timeout`."""
         if self._received is None:
             raise ConfigError("loader: expected its workers to be at work, found none started")
-        parcel = Parcel.opened(next(self._received))
+        sent = next(self._received)
+        try:
+            parcel = Parcel.opened(sent)
+        except (OSError, EOFError) as error:  # a tensor is fetched from the worker that made it
+            if lost := self._lost():
+                raise RuntimeError(f"{lost}, before its batch could be fetched") from error
+            raise
         if isinstance(parcel.content, Exception):
             raise parcel.content
         return parcel
 
+    def _lost(self) -> str:
+        """Which worker has ended, and how; nothing where all are there."""
+        workers = getattr(self._loader._iterator, "_workers", ())
+        for worker in workers:
+            worker.join(0.1)
+            if (code := worker.exitcode) is not None:
+                how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"has exited with code {code}"
+                return f"DataLoader worker (pid {worker.pid}) {how}"
+        return ""
+
     def close(self) -> None:
-        """End the workers, and wait for their end."""
+        """End the workers, and wait for their end: those that are in the middle of a sample get GRACE seconds."""
         self._received = None
         iterator, self._loader._iterator = self._loader._iterator, None
         if iterator is not None:
-            iterator._shutdown_workers()  # type: ignore[attr-defined]
+            _end(iterator)
 
     def _check_pickles(self) -> None:
         context = self._loader.multiprocessing_context or torch.multiprocessing
@@ -95,6 +115,21 @@ class Crew:
             return
         for name, part in self._sent.items():
             check_pickles(part, name, context.get_start_method())
+
+
+def _end(iterator: Any) -> None:
+    """End torch's workers; its own way waits 5 s for each of them that is busy."""
+    iterator._workers_done_event.set()
+    for queue in iterator._index_queues:
+        queue.put(None)
+    signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]  # from here on their end is no failure
+    iterator._worker_pids_set = False
+    until = time.monotonic() + GRACE
+    for worker in iterator._workers:
+        worker.join(max(until - time.monotonic(), 0))
+        if worker.is_alive():
+            worker.terminate()
+    iterator._shutdown_workers()
 
 
 def check_pickles(part: Any, name: str, method: str) -> None:

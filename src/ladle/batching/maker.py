@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import default_collate, get_worker_info
 
+from ladle.batching.collate import Pad, stack
 from ladle.batching.keyed import Keys, put_back
 from ladle.batching.parcel import Parcel, portable
 from ladle.batching.walk import Request
@@ -26,6 +27,7 @@ class Maker:
 
     def __init__(self, dataset: Any, collate: Collate, *, seed: int, everywhere: bool) -> None:
         self.dataset, self.collate, self.seed, self.everywhere = dataset, collate, seed, everywhere
+        self.fresh = collate in {stack, default_collate} or isinstance(collate, Pad)  # their tensors are new
 
     def make(self, request: Request) -> Any:
         """The batch. An exception of the dataset's own gets a note that says which sample it was."""
@@ -45,7 +47,7 @@ class Maker:
             parcel = Parcel(request.number, self.make(request))
         except Exception as error:  # noqa: BLE001  it is raised again where the batch was asked for
             parcel = Parcel(request.number, portable(error))
-        return parcel.packed(worker.num_workers if worker is not None else 1)
+        return parcel.packed(worker.num_workers if worker is not None else 1, fresh=self.fresh)
 
     def _samples(self, request: Request) -> list[Any]:
         indices = request.samples.tolist()

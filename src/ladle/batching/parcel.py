@@ -47,12 +47,15 @@ class Parcel:
     content: Any
     total: int | None = None
 
-    def packed(self, num_workers: int) -> bytes:
-        """What the worker sends: it pickles, whatever it holds."""
+    def packed(self, num_workers: int, *, fresh: bool) -> bytes:
+        """What the worker sends: it pickles, whatever it holds.
+
+        fresh: nobody else has its tensors. Others are copied first: the consumer's memory shall not be a dataset's.
+        """
         try:
             tensors = list(leaves(self.content, Tensor))
             roomy = _room() > 2 * num_workers * sum(tensor.nbytes for tensor in tensors if _plain(tensor))
-            content = replaced(self.content, Tensor, lambda tensor: _lifted(tensor, roomy=roomy))
+            content = replaced(self.content, Tensor, lambda tensor: _lifted(tensor, roomy=roomy, fresh=fresh))
             return _bytes(Parcel(self.number, content, self.total))
         except Exception as error:  # noqa: BLE001  the queue's own thread would print it, and the consumer wait for ever
             if not isinstance(error, ConfigError):
@@ -95,7 +98,7 @@ def _plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
-def _lifted(tensor: Tensor, *, roomy: bool) -> Tensor | Flat:
+def _lifted(tensor: Tensor, *, roomy: bool, fresh: bool) -> Tensor | Flat:
     """What stands for a tensor in the parcel."""
     if tensor.device.type != "cpu":
         raise ConfigError(
@@ -105,11 +108,11 @@ def _lifted(tensor: Tensor, *, roomy: bool) -> Tensor | Flat:
     if not _plain(tensor):
         return tensor
     tensor = tensor.detach()
+    if not fresh or tensor.untyped_storage().nbytes() != tensor.nbytes:  # a part would take the rest along
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
     if roomy and tensor.nbytes > PIPE:
-        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-        return tensor if whole else tensor.clone()  # a part would take the rest along
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return Flat(np.require(flat, requirements=["W"]), tensor.dtype, tuple(tensor.shape))
+        return tensor
+    return Flat(tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
 
 
 def _room() -> int:

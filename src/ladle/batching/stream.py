@@ -55,7 +55,7 @@ class StreamMaker(Maker):
             parcel = Parcel(span.number, *self.read(span))
         except Exception as error:  # noqa: BLE001  it is raised again where the batch was asked for
             parcel = Parcel(span.number, portable(error))
-        return parcel.packed(1)
+        return parcel.packed(1, fresh=self.fresh)
 
     def _batch(self, span: Span) -> tuple[Any, int]:
         most = self.cut.batch + self.cut.ranks  # from so many on, the coming batch is full whatever follows
