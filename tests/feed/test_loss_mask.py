@@ -8,39 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ladle
-from ladle.corpus.documents import MemoryDocuments
-from ladle.corpus.shard import ArrayShard
-from ladle.corpus.split import Split
 from ladle.errors import ConfigError
 
 IGNORED = -100
 
 
-class Masked(Split):
-    """Ids that are addresses from `first` on, and a mask in memory."""
-
-    def __init__(self, lengths, mask, first=0):
-        ids = np.arange(first, first + sum(lengths), dtype=np.uint32)
-        super().__init__(
-            name="train",
-            where=f"masked {first}",
-            shards=[ArrayShard(ids)],
-            dtype=ids.dtype,
-            fingerprint=lambda: f"{lengths} {first}",
-            num_documents=len(lengths),
-            documents=MemoryDocuments(np.cumsum(lengths).astype(np.uint64)),
-        )
-        self.mask = np.asarray(mask, dtype=np.uint8)
-
-    has_loss_mask = True
-
-    def loss_mask(self, starts, lengths):
-        assert starts.dtype == lengths.dtype == np.int64
-        assert (starts >= 0).all()
-        assert (starts + lengths <= len(self.mask)).all()
-        return np.concatenate(
-            [np.empty(0, np.uint8), *(self.mask[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True))]
-        )
+def masked(lengths, mask, first=0):
+    """Ids that are addresses from `first` on, and a mask of them."""
+    ids = np.arange(first, first + sum(lengths), dtype=np.uint32)
+    return ladle.from_ids(ids, document_ends=np.cumsum(lengths), loss_mask=mask)
 
 
 def feed_of(source, **options):
@@ -70,13 +46,13 @@ def sources(draw):
 @given(source=sources(), how=st.sampled_from(HOWS), position=st.integers(0, 300), ranks=st.integers(1, 3), data=st.data())
 def test_labels_that_are_not_to_be_learned_are_masked_and_nothing_else(source, how, position, ranks, data):
     lengths, mask = source
-    split, mask = Masked(lengths, mask), np.array(mask)
-    plain, masked = feed_of(split, loss_mask=False, **how), feed_of(split, **how)
+    split, mask = masked(lengths, mask), np.array(mask)
+    plain, learning = feed_of(split, loss_mask=False, **how), feed_of(split, **how)
     if excluded := data.draw(st.sets(st.integers(0, len(lengths) - 1), max_size=3)):
         since = data.draw(st.integers(0, 200))
         plain.exclude(excluded, since)
-        masked.exclude(excluded, since)
-    before, after = plain.at(position), masked.at(position)
+        learning.exclude(excluded, since)
+    before, after = plain.at(position), learning.at(position)
     learned = (before.y != IGNORED) & (mask[np.maximum(before.y, 0)] == 1)
     np.testing.assert_array_equal(after.x, before.x)
     np.testing.assert_array_equal(after.y, np.where(learned, before.y, IGNORED))
@@ -93,7 +69,7 @@ def test_labels_that_are_not_to_be_learned_are_masked_and_nothing_else(source, h
 
 
 def test_a_rank_with_nothing_to_learn_says_0():
-    split = Masked([8] * 4, [1] * 16 + [0] * 16)
+    split = masked([8] * 4, [1] * 16 + [0] * 16)
     batches = [
         feed_of(split, pack="sequential", order="sequential", batch_size=4, rank=rank, world_size=2).at(0) for rank in (0, 1)
     ]
@@ -102,7 +78,7 @@ def test_a_rank_with_nothing_to_learn_says_0():
 
 
 def test_a_batch_in_which_nothing_is_learned():
-    split = Masked([8] * 4, [0] * 32)
+    split = masked([8] * 4, [0] * 32)
     for how in HOWS[:7]:
         batch = feed_of(split, **how).at(0)
         assert batch.num_targets == batch.num_local_targets == 0
@@ -115,7 +91,7 @@ def test_in_a_mixture_a_source_without_a_mask_is_learned_whole(how):
     a, b, c = [5, 9, 14, 3, 8, 2] * 4, [7, 7, 20, 1] * 3, [30, 4, 6]
     masks = {"a": rng.integers(0, 2, sum(a)), "c": rng.integers(0, 2, sum(c))}
     plain = ladle.from_ids(np.arange(1000, 1000 + sum(b), dtype=np.uint32), document_ends=np.cumsum(b))
-    mixture = ladle.Mixture({"c": Masked(c, masks["c"], 2000), "b": plain, "a": Masked(a, masks["a"])})
+    mixture = ladle.Mixture({"c": masked(c, masks["c"], 2000), "b": plain, "a": masked(a, masks["a"])})
     learned = np.ones(3000, dtype=bool)
     learned[: sum(a)], learned[2000 : 2000 + sum(c)] = masks["a"] == 1, masks["c"] == 1
     feed, whole = feed_of(mixture, batch_size=5, **how), feed_of(mixture, batch_size=5, loss_mask=False, **how)
@@ -131,7 +107,7 @@ def test_in_a_mixture_a_source_without_a_mask_is_learned_whole(how):
 
 
 def test_a_mask_that_is_required_is_the_same_stream_and_one_that_is_ignored_another():
-    split = Masked([9, 20, 7], [1, 0] * 18)
+    split = masked([9, 20, 7], [1, 0] * 18)
     used, required, ignored = (feed_of(split, loss_mask=value).state_dict() for value in (None, True, False))
     assert used == required
     assert used["recipe"] != ignored["recipe"]
@@ -145,7 +121,7 @@ def test_a_mask_that_is_required_is_the_same_stream_and_one_that_is_ignored_anot
 def test_steps_of_counts_what_is_learned(how):
     lengths = [7, 9, 3, 1, 12] * 3
     mask = np.random.default_rng(1).integers(0, 2, sum(lengths))
-    feed = feed_of(Masked(lengths, mask), **how)
+    feed = feed_of(masked(lengths, mask), **how)
     rows = {(batch.position // 24, row): batch.y[row] for batch in feed.epoch() for row in range(3)}
     for document, (length, end) in enumerate(zip(lengths, np.cumsum(lengths).tolist(), strict=True)):
         for one in feed.steps_of(document):

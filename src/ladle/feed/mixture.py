@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ladle.corpus.mask import joined
 from ladle.corpus.shard import FileShard, Pool
@@ -88,8 +87,7 @@ class Mixture:
             if isinstance(shard, FileShard):
                 shard.move(pool)
         known = [split.max_id for split in self.splits]
-        return Joined(
-            self.splits,
+        return Split(
             name="mixture",
             where=f"the mixture of {', '.join(self.names[:5])}{', ...' if len(self.names) > 5 else ''}",
             shards=[shard for split in self.splits for shard in split.shards],
@@ -171,32 +169,6 @@ class Mixture:
 
     def __repr__(self) -> str:
         return f"Mixture({', '.join(self.names)})"
-
-
-class Joined(Split):
-    """Several splits as one: their shards laid end to end, and the masks of targets of those that have one."""
-
-    def __init__(self, splits: Sequence[Split], **options: Any) -> None:
-        """options: Split's."""
-        super().__init__(**options)
-        self._splits = splits
-        self._firsts = np.cumsum([0, *(split.num_tokens for split in splits[:-1])], dtype=np.int64)
-
-    @property
-    def has_loss_mask(self) -> bool:
-        return any(split.has_loss_mask for split in self._splits)
-
-    def loss_mask(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-        mask, before = np.ones(int(lengths.sum()), dtype=np.uint8), np.cumsum(lengths) - lengths
-        of = np.searchsorted(self._firsts, starts, side="right") - 1
-        for number in np.unique(of).tolist():
-            if self._splits[number].has_loss_mask:
-                here = of == number
-                length = lengths[here]
-                place = np.repeat(before[here] - (np.cumsum(length) - length), length)
-                place += np.arange(place.size)
-                mask[place] = self._splits[number].loss_mask(starts[here] - self._firsts[number], length)
-        return mask
 
 
 def _remade(
