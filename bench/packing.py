@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from bench import results
-from ladle.rows.packs import Packing, pack
+from ladle.rows.packs import Packing
+from ladle.rows.plans import pack
 
 T = 2048
 MU, SIGMA, SEED = 6.0, 1.2, 3

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
 from ladle.rows.best_fit import best_fit
-from ladle.rows.packs import POLICIES, Packing, next_fit, pack
+from ladle.rows.next_fit import next_fit
+from ladle.rows.packs import POLICIES, Packing
+from ladle.rows.plans import pack
 
 
 def shards(lengths, cuts=1):
@@ -256,14 +258,7 @@ def test_little_is_padded():
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=60), row_length=st.integers(9, 20), at_once=st.integers(1, 12))
 def test_next_fit_in_chunks_is_next_fit(lengths, row_length, at_once):
-    import ladle.rows.packs as module
-
-    before = module.AT_ONCE
-    module.AT_ONCE = at_once
-    try:
-        first = next_fit(np.array(lengths, dtype=np.uint32), row_length).tolist()
-    finally:
-        module.AT_ONCE = before
+    first = next_fit(np.array(lengths, dtype=np.uint32), row_length, at_once).tolist()
     assert first[0] == 0
     assert first[-1] == len(lengths)
     assert len(first) - 1 == greedy(lengths, row_length)

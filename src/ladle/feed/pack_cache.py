@@ -25,18 +25,9 @@ import numpy as np
 from ladle.corpus.split import Split
 from ladle.feed.recipe import canonical, digest
 from ladle.rows.best_fit import Patterns
-from ladle.rows.packs import (
-    PIECE,
-    PackCounts,
-    Packing,
-    Packs,
-    Records,
-    Table,
-    arrange,
-    counted,
-    plan_of,
-    survey,
-)
+from ladle.rows.cuts import PIECE, Records, survey
+from ladle.rows.packs import PackCounts, Packing, Packs
+from ladle.rows.plans import Table, arrange, counted, plan_of
 
 PLAN_VERSION = 1
 CHUNK = 1 << 24  # bytes of pieces checked at once
