@@ -92,6 +92,11 @@ class Batch:
     # --- where documents begin and end, computed when asked for ---
 
     @property
+    def apart(self) -> bool:
+        """Whether documents are kept apart, so that the batch knows where they begin and end."""
+        return self._boundaries is not None
+
+    @property
     def boundaries(self) -> Boundaries:
         """The documents' pieces in this rank's rows, as arrays of NumPy. Raises ConfigError where they are not kept apart."""
         if self._boundaries is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, Self
 
 from ladle.errors import ConfigError, MissingExtra, StateError
@@ -11,7 +12,6 @@ from ladle.feed.feed import Feed
 
 try:
     import torch
-    from torch import Tensor
     from torch.utils.data import IterableDataset, get_worker_info
     from torch.utils.data._utils.worker import WorkerInfo
 
@@ -34,6 +34,7 @@ class FeedDataset(IterableDataset[Any]):
     feed: delivers torch tensors; it stays the caller's to close, and from now on the dataset moves it.
     form: "batch": items are the feed's own `Batch`es (`x, y = batch`, `batch.state`). "huggingface": items are dicts of
     "input_ids" and "labels" as Transformers' models take them, see `Rows`.
+    attention: of "huggingface" items, where the feed keeps documents apart: see `ladle.feed.masks.for_transformers`.
     An iteration runs to the next epoch's border, the last batch completed by masked rows, and the next iteration is the
     next epoch, in its own order, without being told. A feed without epochs runs to its end, or for ever. `len` is the
     number of batches of a whole epoch, or of a finite feed.
@@ -51,7 +52,7 @@ class FeedDataset(IterableDataset[Any]):
     worker for a feed with a device other than the CPU.
     """
 
-    def __init__(self, feed: Feed, *, form: Form = "batch") -> None:
+    def __init__(self, feed: Feed, *, form: Form = "batch", attention: str = "sdpa") -> None:
         if not isinstance(feed, Feed):
             raise ConfigError(f"feed: expected a ladle.Feed, found {type(feed).__name__}")
         framework, ignore_index = feed.arguments["framework"], feed.arguments["ignore_index"]
@@ -63,14 +64,14 @@ class FeedDataset(IterableDataset[Any]):
             raise ConfigError(
                 f"feed: expected ignore_index={IGNORED} with form='huggingface', whose losses leave it out, found {ignore_index}"
             )
-        self.feed, self.form = feed, form
+        self.feed, self.form, self.attention = feed, form, attention
         self._turns = Turns()
         # In a worker: where its iteration began, how many batches of it this worker has made, and a state to begin from.
         self._start, self._made = feed.position, 0
         self._loaded: tuple[int, int] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        shape: Callable[[Batch], Any] = Rows.of if self.form == "huggingface" else _as_it_is
+        shape: Callable[[Batch], Any] = partial(Rows.of, attention=self.attention) if self.form == "huggingface" else _as_it_is
         if (worker := get_worker_info()) is not None:
             return map(shape, self._share(worker))
         if (last := self._turns.last()) is not None:  # workers have been at it: go on where they would
@@ -161,26 +162,33 @@ class FeedDataset(IterableDataset[Any]):
         return dict(self.__dict__)
 
 
-class Rows(dict[str, Tensor]):
+class Rows(dict[str, Any]):
     """A batch as Transformers' causal models take it: `model(**rows)`.
 
     "input_ids": int64 (rows, T + 1), a row's inputs and its last target. "labels": int64 (rows, T + 1), the same ids, not
     shifted, since the model shifts them inside; -100 at the first, which is no target of this row, and wherever a target
     does not count. So the model's T predictions meet exactly the T targets of `batch.y`, and none is lost.
     Where the last target does not count, the last id is the one before it: nothing is predicted from it.
+    Where documents are kept apart, it is what `batch.for_transformers(attention)` says: rows of T, with position_ids and mask.
     batch: the `Batch` it was made from, with `state`, `position` and `digest`; a dict that a trainer makes of it has none.
     """
 
     batch: Batch
+    attention: str
 
     @classmethod
-    def of(cls, batch: Batch) -> Self:
+    def of(cls, batch: Batch, attention: str = "sdpa") -> Self:
         """The rows of a batch."""
+        rows = cls(batch.for_transformers(attention)) if batch.apart else cls.whole(batch)
+        rows.batch, rows.attention = batch, attention
+        return rows
+
+    @classmethod
+    def whole(cls, batch: Batch) -> Self:
+        """Of plain windows: T + 1 ids a row."""
         x, y = batch
         last = torch.where(y[:, -1:] == IGNORED, x[:, -1:], y[:, -1:])
-        rows = cls(input_ids=torch.cat([x, last], dim=1), labels=torch.nn.functional.pad(y, (1, 0), value=IGNORED))
-        rows.batch = batch
-        return rows
+        return cls(input_ids=torch.cat([x, last], dim=1), labels=torch.nn.functional.pad(y, (1, 0), value=IGNORED))
 
     @property
     def state(self) -> dict[str, object]:
@@ -189,13 +197,13 @@ class Rows(dict[str, Tensor]):
 
     def to(self, device: Any, non_blocking: bool = False) -> Rows:
         """The rows on another torch device."""
-        return Rows.of(self.batch.to(device, non_blocking))
+        return Rows.of(self.batch.to(device, non_blocking), self.attention)
 
     def __copy__(self) -> Self:
         return self  # torch's convert function copies a mapping, to put back into it what it has just taken out
 
-    def __reduce__(self) -> tuple[Callable[[Batch], Rows], tuple[Batch]]:
-        return Rows.of, (self.batch,)
+    def __reduce__(self) -> tuple[Callable[[Batch, str], Rows], tuple[Batch, str]]:
+        return Rows.of, (self.batch, self.attention)
 
 
 def _as_it_is(batch: Batch) -> Batch:

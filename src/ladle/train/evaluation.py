@@ -55,7 +55,7 @@ def evaluate(
         device=device,
     ) as feed:
         for batch in feed:
-            parts.append(loss_sum(*inputs(batch, apart=pack is not None or mask_documents)))
+            parts.append(loss_sum(*inputs(batch)))
             num_targets += batch.num_targets
         total = torch.stack(parts).cpu().double().sum()
     if ranks.world_size > 1:
@@ -67,6 +67,6 @@ def evaluate(
     return float(total) / num_targets
 
 
-def inputs(batch: Batch, *, apart: bool) -> tuple[Tensor, ...]:
+def inputs(batch: Batch) -> tuple[Tensor, ...]:
     """What a model is given of a batch: (x, y), and its segments where documents are kept apart."""
-    return (batch.x, batch.y, batch.segments) if apart else (batch.x, batch.y)
+    return (batch.x, batch.y, batch.segments) if batch.apart else (batch.x, batch.y)

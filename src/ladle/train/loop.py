@@ -196,7 +196,7 @@ class _Run:
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Tensor, ...]]:
         """This rank's rows, a few at a time; before each, chance (dropout) is set from where the rows stand in the stream."""
         size = self.config.micro_batch_size or len(batch.rows)
-        parts = inputs(batch, apart=bool(self.config.documents))
+        parts = inputs(batch)
         for first in range(0, len(batch.rows), size):
             position = batch.rows[first] * self.config.block_size
             torch.manual_seed(hash_key("dropout", self.config.seed, position, self.ranks.rank))
