@@ -129,10 +129,11 @@ def _opened(one: Any) -> NDArray[Any]:
             found.close()
             raise FormatError(one, None, "array", "one array (.npy)", "an archive of several (.npz)")
     else:
-        found = np.asarray(one)
+        found = one if isinstance(one, np.ndarray) else np.asarray(one)
     if found.ndim == 0 or found.dtype.kind not in "iufb":
         raise ConfigError(f"arrays: expected numbers, one entry a sample, found {found.dtype} of shape {found.shape}")
-    return found
+    array: NDArray[Any] = found
+    return array
 
 
 def _torch_float(value: Any, dtype: str | None) -> torch.dtype:

@@ -185,7 +185,7 @@ class FileShard:
         self._content: memoryview | None = None  # of the map
         self._random = False
         self._closed = False
-        self._checked = bytearray()  # one bit a block
+        self._checked = memoryview(b"")  # one bit a block
         self._unchecked = format.num_blocks(self.num_bytes) if sums else 0  # blocks left; 0 is certain: it is counted then
 
     def tokens(self) -> Tokens:
@@ -228,9 +228,9 @@ class FileShard:
         if not np.bitwise_and.reduce(bits, axis=None) & 1:
             self._check_blocks(now, np.array(sorted(set(blocks[(bits & 1) == 0].tolist())), np.int64))
 
-    def _begun(self) -> bytearray:
-        """The bits of the blocks, none of them set."""
-        self._checked = bytearray(-(-format.num_blocks(self.num_bytes) // 8))
+    def _begun(self) -> memoryview:
+        """The bits of the blocks, none of them set. NumPy takes them as zero pages: a bytearray would touch them all."""
+        self._checked = np.zeros(-(-format.num_blocks(self.num_bytes) // 8), np.uint8).data
         return self._checked
 
     def check_size(self) -> None:
