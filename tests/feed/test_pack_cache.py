@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -148,26 +150,77 @@ def test_a_corpus_with_plans_still_verifies(corpus):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_folder_that_cannot_be_written_to_sends_the_plan_elsewhere(corpus, tmp_path, monkeypatch):
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where the system keeps temporary files."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def test_a_folder_that_cannot_be_written_to_sends_the_plan_elsewhere(corpus, temporary):
     """A file stands where the folder would be: no user, not even root, can write there."""
     (Path(corpus.path) / "packs").write_text("in the way")
-    monkeypatch.setattr(pack_cache, "_private", lambda: [tmp_path / "private"])
     fresh = rows_of(corpus["train"])
-    assert len(files(tmp_path / "private")) == 2
-    monkeypatch.setattr(pack_cache, "_private", list)
+    (private,) = temporary.iterdir()
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert len(files(private)) == 2
+    private.chmod(0o777)  # others could have written there
+    with pytest.warns(UserWarning, match="packs: the plan could not be kept"):
+        assert rows_of(corpus["train"]) == fresh
+    shutil.rmtree(private)
+    private.symlink_to(corpus.path)
     with pytest.warns(UserWarning, match="packs: the plan could not be kept"):
         assert rows_of(corpus["train"]) == fresh
 
 
-def test_the_private_folder_is_private(tmp_path, monkeypatch):
-    monkeypatch.setattr(pack_cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    (found,) = pack_cache._private()
-    assert found.stat().st_mode & 0o777 == 0o700
-    found.chmod(0o777)
-    assert pack_cache._private() == []
-    found.rmdir()
-    found.symlink_to(tmp_path / "somewhere")
-    assert pack_cache._private() == []
+def test_nothing_is_made_elsewhere_when_the_corpus_can_keep_its_plan(corpus, temporary):
+    rows_of(corpus["train"])
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_plan_that_came_with_a_read_only_corpus_is_used(corpus, monkeypatch):
+    """No lock is taken, nothing is written: what is there is read."""
+    fresh = rows_of(corpus["train"])
+    monkeypatch.setattr(pack_cache, "_turn", None)
+    monkeypatch.setattr(pack_cache, "_made", None)
+    assert rows_of(corpus["train"]) == fresh
+
+
+def test_a_closed_plan_says_so(corpus):
+    for policy in POLICIES:
+        packs = pack_cache.packs_of(corpus["train"], Packing(row_length=64, policy=policy))
+        packs.close()
+        packs.close()
+        for use in (lambda packs=packs: packs.pieces(np.array([0]), np.array([0])), lambda packs=packs: packs.holding(0, 9, 0)):
+            with pytest.raises(ladle.errors.ClosedError, match="this plan of packs is closed"):
+                use()
+
+
+def test_any_flipped_byte_of_the_table_is_harmless(corpus):
+    fresh = rows_of(corpus["train"])
+    (table,) = (Path(corpus.path) / "packs").glob("*.npz")
+    content, made_again = table.read_bytes(), 0
+    for at in range(0, len(content), 41):
+        table.write_bytes(content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert rows_of(corpus["train"]) == fresh
+        made_again += bool(said)
+    assert made_again > len(content) / 41 / 2
+
+
+def test_the_table_is_small_whatever_the_corpus(tmp_path):
+    lengths = np.clip(np.random.default_rng(3).lognormal(6, 1.2, 300_000), 1, None).astype(np.int64)
+    ends = np.cumsum(lengths)
+    split = ladle.from_ids(np.zeros(1, dtype=np.uint16), document_ends=[1])  # its tokens are never read here
+    split.num_tokens = int(ends[-1])
+    split.ends_by_shard = lambda: iter([(0, ends.astype(np.uint64))])
+    for row_length in (2048, 8192, 2**20):
+        packs = pack_cache.packs_of(split, Packing(row_length=row_length), tmp_path)
+        assert packs.counts.padded < 1e-4 * packs.counts.slots + row_length
+        (table,) = tmp_path.glob(f"*-{row_length}-*.npz")
+        assert table.stat().st_size < 1e6
 
 
 def test_a_full_disk_leaves_nothing_half_written(corpus, tmp_path, monkeypatch):
@@ -196,6 +249,35 @@ def test_processes_that_want_the_same_plan_take_turns(corpus):
         rank.join()
     assert found[0] == found[1] == found[2] == rows_of(corpus["train"])
     assert len(files(Path(corpus.path) / "packs")) == 2
+
+
+WAITED = """
+import sys, time
+import ladle
+from ladle.feed import pack_cache
+
+arrange = pack_cache.arrange
+
+def slowly(*args):
+    print("writing", flush=True)
+    time.sleep(1)
+    return arrange(*args)
+
+pack_cache.arrange = slowly
+with ladle.open(sys.argv[1]) as corpus:
+    pack_cache.packs_of(corpus["train"], pack_cache.Packing(row_length=64))
+"""
+
+
+def test_who_waits_for_long_says_so_and_makes_nothing(corpus, monkeypatch):
+    monkeypatch.setattr(pack_cache, "PATIENCE_SECONDS", 0.1)
+    process = subprocess.Popen([sys.executable, "-c", WAITED, str(corpus.path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"writing\n"
+    monkeypatch.setattr(pack_cache, "_made", None)
+    with pytest.warns(UserWarning, match="another process makes this plan of packs; waiting for it"):
+        rows_of(corpus["train"])
+    assert process.wait() == 0
+    process.stdout.close()
 
 
 KILLED = """

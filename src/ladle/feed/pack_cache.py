@@ -1,7 +1,8 @@
 """The plan of packs of a split, made once and kept in files beside the corpus. A cache only: it never decides a row.
 
-Two files a plan: `NAME.npz` has what it is of and its table, `NAME.npy` the pieces (rows/packs.py: PIECE), which are mapped.
-Both are written under other names and renamed when they are whole, the table last; processes that want the same plan take turns.
+Two files a plan: `NAME.npz` has what it is of and its table, `NAME.npy` the pieces (rows/cuts.py: PIECE), which are mapped.
+Both are written under other names and renamed when they are whole, the table last. Whoever finds a plan reads it; of the
+processes that find none one makes it, and the others wait.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import json
 import os
 import stat
 import tempfile
+import time
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -29,8 +31,10 @@ from ladle.rows.cuts import PIECE, Records, survey
 from ladle.rows.packs import PackCounts, Packing, Packs
 from ladle.rows.plans import Table, arrange, counted, plan_of
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 CHUNK = 1 << 24  # bytes of pieces checked at once
+PATIENCE_SECONDS = 1  # that a process waits for another before it says so
+DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def packs_of(split: Split, packing: Packing, cache: str | os.PathLike[str] | None = None) -> Packs:
@@ -43,11 +47,9 @@ def packs_of(split: Split, packing: Packing, cache: str | os.PathLike[str] | Non
     if split.folder is None and cache is None:
         _ = next(split.ends_by_shard())  # raises where it does not know its documents
         return _made(split, packing, None)
-    places = [Path(cache)] if cache is not None else [Path(str(split.folder)) / "packs", *_private()]
     why: OSError | None = None
-    for place in places:
+    for place in _places(split, cache):
         try:
-            place.mkdir(parents=True, exist_ok=True)
             return _kept(split, packing, place)
         except OSError as error:
             why = error
@@ -65,16 +67,26 @@ def _kept(split: Split, packing: Packing, place: Path) -> Packs:
         "policy": packing.policy,
         "overlong": packing.overlong,
     }
-    name = f"{split.name}-{packing.row_length}-{packing.policy}-{digest(canonical(key))[:16]}"
-    with _turn(place / f"{name}.lock"):
-        for abandoned in place.glob(f".{name}.*"):  # by a process that was killed
+    path = place / f"{split.name}-{packing.row_length}-{packing.policy}-{digest(canonical(key))[:16]}"
+    if (found := _found(split, packing, path, key)) is not None:  # a plan is there whole, or not: no turn is needed to read it
+        return found
+    place.mkdir(parents=True, exist_ok=True)
+    with _turn(path.with_name(path.name + ".lock")):
+        for abandoned in place.glob(f".{path.name}.*"):  # by a process that was killed
             abandoned.unlink(missing_ok=True)
-        if (place / f"{name}.npz").exists():
-            try:
-                return _read(split, packing, place / name, key)
-            except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-                warnings.warn(f"{place / name}.npz: the plan of packs is made again: {error}", stacklevel=6)
-        return _made(split, packing, (place / name, key))
+        if (found := _found(split, packing, path, key)) is not None:  # another process made it meanwhile
+            return found
+        return _made(split, packing, (path, key))
+
+
+def _found(split: Split, packing: Packing, path: Path, key: dict[str, Any]) -> Packs | None:
+    """The plan that is kept there, or None where there is none; a damaged one is none, and that is said."""
+    if path.with_name(path.name + ".npz").exists():
+        try:
+            return _read(split, packing, path, key)
+        except DAMAGED as error:
+            warnings.warn(f"{path}.npz: the plan of packs is made again: {error}", stacklevel=6)
+    return None
 
 
 def _made(split: Split, packing: Packing, keep: tuple[Path, dict[str, Any]] | None) -> Packs:
@@ -88,14 +100,15 @@ def _made(split: Split, packing: Packing, keep: tuple[Path, dict[str, Any]] | No
         )
     path, key = keep
     with _written(path.with_name(path.name + ".npy")) as partial:
-        _room(partial, counts.pieces * PIECE.itemsize)
         records = np.lib.format.open_memmap(partial, mode="w+", dtype=PIECE, shape=(counts.pieces,))
+        _take_room(partial)
         table = arrange(split.ends_by_shard, packing, classes, records)
         records.flush()
         sums = _sums(records)
         del records
     counts = counted(counts, table, packing)
-    arrays = {"classes": table.classes}
+    lengths = np.flatnonzero(table.classes)
+    arrays = {"lengths": lengths, "many": table.classes[lengths]}
     if table.first is not None:
         arrays["first"] = table.first
     if table.patterns is not None:
@@ -117,7 +130,9 @@ def _read(split: Split, packing: Packing, path: Path, key: dict[str, Any]) -> Pa
         patterns = None
         if packing.policy == "best_fit":
             patterns = Patterns(*(found[f"patterns_{name}"] for name in ("rows", "first", "length", "times")))
-        table = Table(found["classes"], patterns, found["first"] if packing.policy == "sequential" else None)
+        classes = np.zeros(packing.row_length + 1, dtype=np.int64)
+        classes[found["lengths"]] = found["many"]
+        table = Table(classes, patterns, found["first"] if packing.policy == "sequential" else None)
     counts = PackCounts(**told["counts"])
     records = np.load(path.with_name(path.name + ".npy"), mmap_mode="r", allow_pickle=False)
     if records.dtype != PIECE or records.shape != (counts.pieces,):
@@ -135,10 +150,10 @@ def _sums(records: Records) -> int:
     return found
 
 
-def _room(path: Path, num_bytes: int) -> None:
+def _take_room(path: Path) -> None:
     """Take the disk's blocks before anything is written through a map: a full disk is then an error, not a bus error."""
-    with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(num_bytes + 4096, 1))
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 @contextmanager
@@ -156,22 +171,36 @@ def _written(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
-    """One process at a time; the others wait until it has the plan."""
+    """One process at a time; the others wait until it has the plan, or is gone."""
     with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not _taken(file):
+            if time.monotonic() > until:
+                warnings.warn(f"{path}: another process makes this plan of packs; waiting for it", stacklevel=7)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                break
+            time.sleep(0.02)
         yield
 
 
-def _private() -> list[Path]:
-    """A folder that only this user can read or write, where there can be one."""
-    path = Path(tempfile.gettempdir()) / f"ladle-packs-{os.getuid()}"
+def _taken(file: BinaryIO) -> bool:
+    """Whether the lock is ours now."""
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-    except OSError:
-        return []
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return [path] if mine else []
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _places(split: Split, cache: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Where a plan may be kept, the best first."""
+    if cache is not None:
+        yield Path(cache)
+        return
+    yield Path(str(split.folder)) / "packs"
+    with suppress(OSError):
+        private = Path(tempfile.gettempdir()) / f"ladle-packs-{os.getuid()}"
+        private.mkdir(mode=0o700, exist_ok=True)
+        found = private.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:  # nobody else's
+            yield private
