@@ -116,7 +116,8 @@ def find_batch_size(
     torch has reserved. max_batch_size, num_samples (of the dataset): no size above either is tried. start: the first size
     tried; too large is fine. precision: the answer is within max(1, precision * size) of the first size that failed.
     candidates: try only these, upwards, until one fails. global_batch: rows of an update over all ranks; one more size is
-    then tried, if need be, that divides it. timeout_s: a trial that takes longer does not fit.
+    then tried, if need be, that divides it. timeout_s: a trial that takes longer does not fit, nor does one
+    that takes 10 times as long as the sizes before let expect.
 
     How: the step is walked with fake tensors, which cost nothing, to predict where the limit lies; then each size is tried
     in a child process by at least two whole steps (Adam's moments exist only after the first), so that this process's model,
@@ -276,7 +277,7 @@ class _Finder:
         """One trial, in the way chosen. A process that the system killed did not fit; any other end is an error."""
         attempt = Attempt(self.step, self.batch_of, self.device, size, self.budget)
         try:
-            trial = isolated(attempt, self.how, self.timeout_s)
+            trial = isolated(attempt, self.how, self._patience(size))
         except TooSlow as error:
             trial = Trial(batch_size=size, fits=False, why=str(error))
         except Died as error:
@@ -292,6 +293,12 @@ class _Finder:
                 self.over = trial.peak - self.line(size)
         self.trials[size] = trial
         return trial
+
+    def _patience(self, size: int) -> float:
+        """Seconds: at the edge of memory a library may work without its buffers, many times slower, and be of no use."""
+        known = self._fitting()
+        seconds = self.trials[known[-1]].seconds if known else None
+        return self.timeout_s if seconds is None else min(self.timeout_s, 30 + 20 * seconds * size / known[-1])
 
     def predicted(self, size: int) -> int:
         """Bytes, with what the process holds beside."""

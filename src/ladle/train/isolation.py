@@ -30,7 +30,7 @@ class TooSlow(Exception):  # noqa: N818
     """A child process was not done in time. args: seconds."""
 
     def __str__(self) -> str:
-        return f"not done in {self.args[0]:g} s"
+        return f"not done in {self.args[0]:.3g} s"
 
 
 def isolated(call: Callable[[], T], how: str, timeout_s: float) -> T:
