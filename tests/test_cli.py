@@ -21,6 +21,8 @@ def book(tmp_path, monkeypatch):
     (tmp_path / "books").mkdir()
     for i in range(3):
         (tmp_path / "books" / f"{i}.txt").write_text(f"Book {i}. " * 100)
+    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 20)
     return tmp_path
 
 

@@ -107,7 +107,8 @@ def _prepare(commands: Commands) -> None:
         commands,
         "prepare",
         "tokenise files and folders of text into a corpus",
-        "ladle prepare book.txt data/book\nladle prepare books/ notes.md data/books --tokenizer gpt2 --val-fraction 0.01",
+        "ladle prepare book.txt data/book\nladle prepare books/ notes.md data/books --tokenizer gpt2 --val-fraction 0.01\n"
+        "ladle prepare chats.jsonl data/chats --chat-field messages",
     )
     add.add_argument("inputs", nargs="+", metavar="INPUT", help="a file, or a folder searched for text (UTF-8)")
     add.add_argument("out", metavar="OUT", help="the corpus folder to make")
@@ -140,6 +141,19 @@ def _prepare(commands: Commands) -> None:
         choices=("strict", "replace", "skip"),
         help="bytes that are not UTF-8: stop, read them as U+FFFD, or leave the file out (default strict)",
     )
+    fields = add.add_argument_group("JSON lines", "with one of these each record of a .jsonl file is a document")
+    fields.add_argument("--text-field", metavar="FIELD", help="the record's text (default: text)")
+    fields.add_argument(
+        "--train-spans-field", metavar="FIELD", help="[[first, last), ...]: the characters that are to be learned"
+    )
+    fields.add_argument("--mask-spans-field", metavar="FIELD", help="[[first, last), ...]: those that are not, such as prompts")
+    fields.add_argument("--chat-field", metavar="FIELD", help="a list of messages, each with role and content")
+    fields.add_argument(
+        "--train-role",
+        action="append",
+        metavar="ROLE",
+        help="whose content is to be learned (default: assistant); may be repeated",
+    )
     add.add_argument("--shard-bytes", type=int, metavar="N", help="bytes of text a shard (default 64 MiB, more for large inputs)")
     add.add_argument("--quiet", action="store_true", help="no progress")
     add.add_argument("--json", action="store_true", help="print the summary as one JSON object")
@@ -159,6 +173,11 @@ def _run_prepare(arguments: argparse.Namespace) -> int:
         allowed_special=arguments.allow_special,
         shard_bytes=arguments.shard_bytes,
         encoding_errors=arguments.encoding_errors,
+        text_field=arguments.text_field,
+        train_spans_field=arguments.train_spans_field,
+        mask_spans_field=arguments.mask_spans_field,
+        chat_field=arguments.chat_field,
+        train_roles=arguments.train_role or ("assistant",),
         progress=not arguments.quiet,
     ) as corpus:
         summary = corpus.summary
@@ -323,6 +342,10 @@ RECIPE = {  # the options of Feed that decide a batch: (type or choices, what th
     "score": (("all", "new"), "targets of overlapping windows that count (default all)"),
     "epoch_offset": (bool, "shift the cuts each epoch"),
     "shuffle_block": (int, "neighbouring windows that stay together"),
+    "pack": (("best_fit", "sequential", "single"), "whole documents in rows, instead of windows"),
+    "overlong": (("split", "drop", "error"), "documents longer than a packed row (default split)"),
+    "deal": (("fixed", "fresh"), "fresh: other documents together each epoch (default fixed)"),
+    "mask_documents": (bool, "windows whose documents are kept apart"),
 }
 
 

@@ -30,6 +30,7 @@ SUMS_DTYPE = np.dtype("<u4")
 
 BEGINS_ELSEWHERE = 1  # flag: the document's beginning lies in another split
 ENDS_ELSEWHERE = 2  # flag: the document's end lies in another split
+RECORD = 8  # flag: the document is a field of a JSON record, whose bytes begin at `byte`; those of its tokens are not known
 REPLACED = 4  # flag: bytes of the source that are no UTF-8 were read as U+FFFD, so bytes cannot be counted from tokens
 
 MASK_DTYPE = np.dtype("|u1")

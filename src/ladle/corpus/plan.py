@@ -19,6 +19,7 @@ MOST_SOURCES = 1 << 20  # a task, which bounds what its writer keeps in memory
 TAIL_BELOW = 100  # documents, for split="auto"
 SPLITS = ("auto", "hash", "tail")
 ENCODING_ERRORS = ("strict", "replace", "skip")
+FIELDS = ("text_field", "train_spans_field", "mask_spans_field", "chat_field")  # of records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class Options:
     split: "hash" (a document's content decides), "tail" (the inputs' end is val), "auto". val_fraction: val's share, 0 to
     below 1; 0 makes no val. end_of_text: append that id after each document. allowed_special: markers that become control
     ids where they are written. shard_bytes: bytes of text a shard task, or None to choose. encoding_errors: what to do about
-    bytes that are no UTF-8: "strict", "replace" or "skip".
+    bytes that are no UTF-8: "strict", "replace" or "skip". text_field, train_spans_field, mask_spans_field, chat_field,
+    train_roles: of JSON lines, see `prepare`; without any of them the inputs are text.
     """
 
     split: str
@@ -37,6 +39,11 @@ class Options:
     allowed_special: tuple[str, ...]
     shard_bytes: int | None
     encoding_errors: str
+    text_field: str | None = None
+    train_spans_field: str | None = None
+    mask_spans_field: str | None = None
+    chat_field: str | None = None
+    train_roles: tuple[str, ...] = ("assistant",)
 
     def __post_init__(self) -> None:
         for name, allowed in (("split", SPLITS), ("encoding_errors", ENCODING_ERRORS)):
@@ -47,6 +54,29 @@ class Options:
         if self.shard_bytes is not None and (type(self.shard_bytes) is not int or self.shard_bytes < 1):
             raise ConfigError(f"shard_bytes: expected an integer, 1 or more, found {self.shard_bytes!r}")
 
+        for name in FIELDS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{name}: expected a field's name, found {value!r}")
+        given = [name for name in ("train_spans_field", "mask_spans_field", "chat_field") if getattr(self, name)]
+        if len(given) > 1 or (self.chat_field and self.text_field):
+            found = ", ".join([*given, *(["text_field"] if self.text_field and self.chat_field else [])])
+            raise ConfigError(
+                f"fields: expected one of train_spans_field, mask_spans_field and chat_field (alone), found {found}"
+            )
+        if self.records and self.encoding_errors != "strict":
+            raise ConfigError(f"encoding_errors: expected 'strict' for JSON lines, found {self.encoding_errors!r}")
+
+    @property
+    def records(self) -> bool:
+        """Whether the inputs are JSON lines, one document a record."""
+        return any(getattr(self, name) for name in FIELDS)
+
+    @property
+    def has_loss_mask(self) -> bool:
+        """Whether some tokens may not be learned."""
+        return bool(self.train_spans_field or self.mask_spans_field or self.chat_field)
+
     @property
     def reading(self) -> str:
         """The files that are not left out are read with these errors."""
@@ -54,7 +84,11 @@ class Options:
 
     def to_dict(self) -> dict[str, object]:
         """For the manifest, and to compare with one."""
+        fields = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
+        roles = {"train_roles": list(self.train_roles)} if self.chat_field else {}
         return {
+            **fields,
+            **roles,
             "split": self.split,
             "val_fraction": self.val_fraction,
             "end_of_text": self.end_of_text,

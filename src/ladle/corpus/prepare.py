@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from ladle.corpus import format, manifest
+from ladle.corpus import format, manifest, record_task, records
 from ladle.corpus.corpus import Corpus
 from ladle.corpus.open import open as open_corpus
 from ladle.corpus.plan import Options, plan
@@ -41,6 +41,11 @@ def prepare(
     allowed_special: Collection[str] = (),
     shard_bytes: int | None = None,
     encoding_errors: str = "strict",
+    text_field: str | None = None,
+    train_spans_field: str | None = None,
+    mask_spans_field: str | None = None,
+    chat_field: str | None = None,
+    train_roles: Collection[str] = ("assistant",),
     progress: bool = False,
 ) -> Corpus:
     """Tokenise files and folders of text (UTF-8) into a corpus folder, and open it.
@@ -55,6 +60,12 @@ def prepare(
     default they are text, and counted. shard_bytes: input bytes a shard (default 64 MiB, more for large inputs).
     encoding_errors: what to do about bytes that are no UTF-8: "strict" raises, "replace" reads them as U+FFFD, "skip" leaves the
     file out; both are counted. progress: draw it on stderr.
+
+    With one of the field options the inputs are JSON lines, and each record is a document: text_field names its text ("text" by
+    default). train_spans_field: the record's [[first, last), ...] characters that are to be learned, the rest being only read;
+    mask_spans_field: those that are not. A token is where its last byte is. chat_field: a list of {"role", "content"}, of
+    which the contents of train_roles are learned. Each says it token by token in the corpus's loss mask (docs/format.md), which
+    feeds honour. A document's end of text is learned where its last token is. Records are shared out by "hash".
 
     The bytes written depend on the inputs and the options alone. They appear under `out` all at once: whatever ends the
     process before leaves nothing there. Memory does not grow with the inputs' size.
@@ -71,8 +82,17 @@ def prepare(
         allowed_special=_markers(allowed_special),
         shard_bytes=shard_bytes,
         encoding_errors=encoding_errors,
+        text_field=text_field,
+        train_spans_field=train_spans_field,
+        mask_spans_field=mask_spans_field,
+        chat_field=chat_field,
+        train_roles=_markers(train_roles, "train_roles"),
     )
     sources = _sources(inputs, target)
+    if options.records:
+        if coder is None:
+            raise ConfigError("tokenizer: expected one with a vocabulary of its own for JSON lines, found 'chars'")
+        records.check(sources, options, coder)
     new = not _holds_corpus(target)
     if new:
         with workplace(target) as folder:
@@ -103,10 +123,12 @@ def _target(out: PathLike) -> Path:
     return target
 
 
-def _markers(allowed_special: Collection[str]) -> tuple[str, ...]:
+def _markers(allowed_special: Collection[str], name: str = "allowed_special") -> tuple[str, ...]:
     """The markers, sorted. Raises ConfigError for one text, whose letters would be taken for markers."""
     if isinstance(allowed_special, str) or not all(isinstance(marker, str) for marker in allowed_special):
-        raise ConfigError(f"allowed_special: expected a collection of markers, found {allowed_special!r}")
+        raise ConfigError(
+            f"{name}: expected a collection of {'roles' if name == 'train_roles' else 'markers'}, found {allowed_special!r}"
+        )
     return tuple(sorted(set(allowed_special)))
 
 
@@ -196,10 +218,13 @@ def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | 
             for p in s.pieces(encoding_errors=options.reading)
         )
         coder = build("chars", text=pieces, end_of_text=options.end_of_text)
-    planned = plan(surveyed, options)
     sources_bytes, sources_sha256 = write_file(folder / format.SOURCES, surveyed.lines())
     with Progress("tokenising", int(surveyed.text_bytes.sum()), stream) as progress:
-        written = [run(task, planned, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]
+        if options.records:
+            written = record_task.write(surveyed.sources, options, tokenizer=coder, folder=folder, progress=progress)
+        else:
+            planned = plan(surveyed, options)
+            written = [run(task, planned, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]
     names = ("train", "val") if options.val_fraction else ("train",)
     shards = {name: [task.shards[name] for task in written if name in task.shards] for name in names}
     if not any(shards.values()):
@@ -221,6 +246,9 @@ def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | 
 def _made(written: Sequence[Written], surveyed: Survey, options: Options, coder: Tokenizer) -> dict[str, Any]:
     """What the manifest tells of how the corpus was made."""
     empty, skipped = sum(task.empty_documents for task in written), int(surveyed.skipped.sum())
+    documents = len(surveyed.sources) - empty - skipped  # a cut one is in two shards
+    if options.records:
+        documents = sum(shard["documents"] for task in written for shard in task.shards.values())
     markers = Counter[str]()
     for task in written:
         markers.update(task.markers)
@@ -229,7 +257,7 @@ def _made(written: Sequence[Written], surveyed: Survey, options: Options, coder:
         "options": options.to_dict(),
         "inputs": {"files": len(surveyed.sources), "bytes": sum(source.num_bytes for source in surveyed.sources)},
         "counts": {
-            "documents": len(surveyed.sources) - empty - skipped,
+            "documents": documents,
             "empty_documents": empty,
             "skipped_files": skipped,
             "replaced": int(surveyed.replaced.sum()),

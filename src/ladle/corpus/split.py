@@ -271,7 +271,7 @@ class Split:
                 start = base + (int(ends[number - 1]) if number else 0)
                 wanted = here[numbers == number]
                 origin = None if origins is None else origins[number]
-                whole = origin is not None and not int(origin["flags"]) & format.REPLACED
+                whole = origin is not None and not int(origin["flags"]) & (format.REPLACED | format.RECORD)
                 lengths = self._text_lengths(start, wanted) if whole else None
                 for i, token in enumerate(wanted.tolist()):
                     place = Provenance(token=token, document=before + number, offset=token - start)

@@ -163,10 +163,8 @@ class _Reread:
         if np.any(numbers[1:] < numbers[:-1]) or int(numbers[-1]) > last:
             expected = f"sources that ascend within {shard.first[0]} to {last}, the shard's inputs"
             self.faults.append(FormatError(path, None, "sources", expected, "others"))
-        if int(origins["flags"].max()) >= 2 * format.REPLACED:
-            self.faults.append(
-                FormatError(path, None, "flags", f"at most {2 * format.REPLACED - 1}", int(origins["flags"].max()))
-            )
+        if int(origins["flags"].max()) >= 2 * format.RECORD:
+            self.faults.append(FormatError(path, None, "flags", f"at most {2 * format.RECORD - 1}", int(origins["flags"].max())))
 
     def _chunks(self, path: Path, *, counted: bool = True) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:

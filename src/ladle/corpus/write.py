@@ -23,7 +23,8 @@ class ShardWriter:
     """One shard's files. The token file grows as ids come; finish() writes the rest, all of it synced to the disk.
 
     Holds one chunk of tokens, 4 bytes for each 4 KiB written, 32 bytes a document, and a mask's byte a token. Nothing is
-    written through a map: a full disk is an OSError that names the file, not a bus error. close() before finish() leaves files no manifest lists.
+    written through a map: a full disk is an OSError that names the file, not a bus error. close() before finish() leaves
+    files no manifest lists.
     """
 
     def __init__(self, folder: Path, name: str, vocab_size: int, *, masked: bool = False) -> None:
