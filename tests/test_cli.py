@@ -21,8 +21,8 @@ def book(tmp_path, monkeypatch):
     (tmp_path / "books").mkdir()
     for i in range(3):
         (tmp_path / "books" / f"{i}.txt").write_text(f"Book {i}. " * 100)
-    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
-    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 20)
+    chats = [[{"role": "user", "content": f"Hi {i}"}, {"role": "assistant", "content": "Hello"}] for i in range(20)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
     return tmp_path
 
 

@@ -230,7 +230,8 @@ def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | 
     if not any(shards.values()):
         raise TextError(f"no text to prepare: {len(surveyed.sources)} files, all of them empty or left out")
     if not shards["train"]:
-        raise TextError(f"no document is left for train: by {options.split!r} all of them are val; use split='tail'")
+        hint = "a smaller val_fraction" if options.records else "split='tail'"
+        raise TextError(f"no document is left for train: by {options.split!r} all of them are val; use {hint}")
     content = format.manifest(
         shards,
         vocab_size=coder.vocab_size,
