@@ -85,10 +85,11 @@ class Account:
         if self.epochs is not None:
             lines[0] += f", {plural(epochs, 'whole epoch')}" + ", and a part of the next" * (self.partial > 0)
         if self.exact:
-            handed = "handed out" if self.excluded else "a target"
+            names = {"excluded": self.excluded, "documents' first": self.boundary, "not to be learned": self.unlearned}
+            masked = " and ".join(f"the {name}" for name, count in names.items() if count)
+            handed = "handed out" if masked else "a target"
             lines.append(
-                f"  each token after the first was {handed} exactly once in each epoch"
-                + ", the excluded masked" * bool(self.excluded)
+                f"  each token after the first was {handed} exactly once in each epoch" + f", {masked} masked" * bool(masked)
             )
         elif self.times:
             told = ", ".join(f"{targets:,} {often(number)}" for number, targets in self.times.items())
