@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ladle.batching import generator, loader
-from ladle.batching.keyed import Keys, put_back, seeded
+from ladle.batching.keyed import scatter, seeded
 from ladle.errors import ConfigError
 
 
@@ -94,10 +94,12 @@ class TwoParts(Dataset):
         return index, np.random.rand()
 
 
-def test_torchs_seeds_never_collide_although_they_have_32_bits():
-    keys = Keys(3, np.arange(200_000), everywhere=True)
-    assert len(set(keys._torch)) == 200_000
-    assert max(keys._torch) < 2**32
+def test_seeds_never_collide_although_they_have_32_bits():
+    seeds = scatter(np.arange(2**20), 5)
+    assert len(np.unique(seeds)) == 2**20
+    assert abs(float(seeds.mean()) / 2**32 - 0.5) < 0.002
+    assert (scatter(np.arange(1000), 6) != seeds[:1000]).all()
+    assert scatter(np.array([2**32 + 3]), 5) == seeds[3]
 
 
 def test_the_generator_is_one_object_for_the_whole_sample():
@@ -115,14 +117,12 @@ def test_golden_streams():
     assert drawn == pytest.approx(GOLDEN, abs=1e-7)
 
 
-GOLDEN = [0.5526121838406228, 0.8257666379602897, 0.45180433988571167, 0.8320386588396205]
+GOLDEN = [0.5526121838406228, 0.22632287931881223, 0.08876198530197144, 0.8320386588396205]
 
 
 def test_python_and_numpy_draw_from_different_streams():
-    with put_back():
-        Keys(0, np.zeros(1, dtype=np.int64), everywhere=True).begin(0)
-        assert random.random() != np.random.random_sample()
-    Keys.end()
+    with seeded("test", 2):
+        assert len({random.random(), np.random.random_sample(), torch.rand((), dtype=torch.float64).item()}) == 3
 
 
 # --- switched off ---

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ladle.errors import ConfigError
 
@@ -99,9 +100,15 @@ def stack(samples: Sequence[Any], path: Path = ()) -> Any:
     """torch's own collate, whose errors name the field and the shapes. path: where in a sample these are."""
     try:
         return default_collate(list(samples))
-    except (RuntimeError, ValueError, TypeError, KeyError):
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        if "shared memory" in str(error):  # in a worker torch stacks there; without room the batch takes another way
+            return collate(list(samples), collate_fn_map={**default_collate_fn_map, Tensor: _in_own_memory})
         _refuse_mixed(list(samples), path)
         raise  # it was something else
+
+
+def _in_own_memory(samples: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:  # noqa: ARG001  torch passes it
+    return torch.stack(list(samples))
 
 
 def _refuse_mixed(samples: list[Any], path: Path) -> None:

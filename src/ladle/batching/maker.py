@@ -32,13 +32,10 @@ class Maker:
     def make(self, request: Request) -> Any:
         """The batch. An exception of the dataset's own gets a note that says which sample it was."""
         with put_back() if self.everywhere and get_worker_info() is None else nullcontext():
-            try:
-                samples = self._samples(request)
-                if request.lengths is not None:
-                    self._check_lengths(samples, request.samples.tolist(), request.lengths.tolist())
-                return self._collated(samples, request)
-            finally:
-                Keys.end()
+            samples = self._samples(request)
+            if request.lengths is not None:
+                self._check_lengths(samples, request.samples.tolist(), request.lengths.tolist())
+            return self._collated(samples, request)
 
     def __getitem__(self, request: Request) -> bytes:
         """The batch, or what went wrong, as a worker sends it."""
@@ -56,13 +53,14 @@ class Maker:
                 return list(whole(indices))
             except Exception as error:  # noqa: BLE001  raised again
                 raise_noted(error, f"samples {_some(indices)} of epoch {request.epoch}")
-        keys, samples = Keys(self.seed, request.numbers, everywhere=self.everywhere), []
-        for number, index in enumerate(indices):
-            keys.begin(number)
-            try:
-                samples.append(self.dataset[index])
-            except Exception as error:  # noqa: BLE001  raised again
-                raise_noted(error, f"sample {index}{described(self.dataset, index)} of epoch {request.epoch}")
+        samples: list[Any] = []
+        with Keys(self.seed, request.numbers, everywhere=self.everywhere) as keys:
+            for number, index in enumerate(indices):
+                keys.begin(number)
+                try:
+                    samples.append(self.dataset[index])
+                except Exception as error:  # noqa: BLE001  raised again
+                    raise_noted(error, f"sample {index}{described(self.dataset, index)} of epoch {request.epoch}")
         return samples
 
     def _collated(self, samples: list[Any], request: Request) -> Any:

@@ -53,17 +53,24 @@ class Parcel:
         fresh: nobody else has its tensors. Others are copied first: the consumer's memory shall not be a dataset's.
         """
         try:
-            tensors = list(leaves(self.content, Tensor))
-            roomy = _room() > 2 * num_workers * sum(tensor.nbytes for tensor in tensors if _plain(tensor))
-            content = replaced(self.content, Tensor, lambda tensor: _lifted(tensor, roomy=roomy, fresh=fresh))
-            return _bytes(Parcel(self.number, content, self.total))
+            sizes = [tensor.nbytes for tensor in leaves(self.content, Tensor) if _plain(tensor)]
+            if _room() > 2 * num_workers * sum(sizes):
+                try:
+                    return self._bytes(roomy=True, fresh=fresh)
+                except RuntimeError:  # somebody else took the room
+                    pass
+            return self._bytes(roomy=False, fresh=fresh)
         except Exception as error:  # noqa: BLE001  the queue's own thread would print it, and the consumer wait for ever
             if not isinstance(error, ConfigError):
                 error = ConfigError(
                     f"batch: expected one that can be sent to another process, found one that cannot: {type(error).__name__}: "
                     f"{error}; leave it out of the samples, or use workers=0"
                 )
-            return _bytes(Parcel(self.number, portable(error), self.total))
+            return bytes(ForkingPickler.dumps(Parcel(self.number, portable(error), self.total)))
+
+    def _bytes(self, *, roomy: bool, fresh: bool) -> bytes:
+        content = replaced(self.content, Tensor, lambda tensor: _lifted(tensor, roomy=roomy, fresh=fresh))
+        return bytes(ForkingPickler.dumps(Parcel(self.number, content, self.total)))
 
     @staticmethod
     def opened(sent: bytes) -> Parcel:
@@ -88,10 +95,6 @@ def portable(error: Exception) -> Exception:
     for note in error.__notes__:
         stand_in.add_note(note)
     return stand_in
-
-
-def _bytes(parcel: Parcel) -> bytes:
-    return bytes(ForkingPickler.dumps(parcel))
 
 
 def _plain(tensor: Tensor) -> bool:

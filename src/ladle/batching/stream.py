@@ -43,11 +43,8 @@ class StreamMaker(Maker):
     def read(self, span: Span) -> tuple[Any, int]:
         """(this rank's batch, samples of all ranks in it): (None, 0) where the epoch has no such batch."""
         with put_back() if self.everywhere and get_worker_info() is None else nullcontext():
-            try:
-                self._seek(span)
-                return self._batch(span)
-            finally:
-                Keys.end()
+            self._seek(span)
+            return self._batch(span)
 
     def __getitem__(self, span: Span) -> bytes:  # type: ignore[override]
         """The batch, or what went wrong, as a worker sends it."""
@@ -77,9 +74,9 @@ class StreamMaker(Maker):
     def _seek(self, span: Span) -> None:
         """Stand before the span's first row: where the last one ended, or from the epoch's beginning."""
         if span.epoch != self._epoch or span.first < self._first:
-            begin = Keys(hash_key("stream", self.seed), np.array([span.epoch]), everywhere=self.everywhere)
-            begin.begin(0)
-            self._rows = iter(self.dataset)
+            with Keys(hash_key("stream", self.seed), np.array([span.epoch]), everywhere=self.everywhere) as keys:
+                keys.begin(0)
+                self._rows = iter(self.dataset)
             self._epoch, self._first, self._ended = span.epoch, 0, False
             self._ahead.clear()
         while self._first < span.first:
@@ -97,17 +94,17 @@ class StreamMaker(Maker):
             return
         first = self._first + len(self._ahead)
         numbers = span.start + np.arange(first, first + missing, dtype=np.int64)
-        keys = Keys(self.seed, numbers, everywhere=self.everywhere)
-        for number in range(missing):
-            keys.begin(number)
-            try:
-                self._ahead.append(next(self._rows))
-            except StopIteration:
-                self._ended = True
-                return
-            except Exception as error:  # noqa: BLE001  raised again
-                self._epoch = -1  # an iterator that raised is over
-                raise_noted(error, f"row {first + number} of epoch {span.epoch}")
+        with Keys(self.seed, numbers, everywhere=self.everywhere) as keys:
+            for number in range(missing):
+                keys.begin(number)
+                try:
+                    self._ahead.append(next(self._rows))
+                except StopIteration:
+                    self._ended = True
+                    return
+                except Exception as error:  # noqa: BLE001  raised again
+                    self._epoch = -1  # an iterator that raised is over
+                    raise_noted(error, f"row {first + number} of epoch {span.epoch}")
 
 
 class StreamCourse:
