@@ -29,7 +29,7 @@ def attention_mask(segments: Any) -> Tensor:
     large as it says: make it for a micro-batch, not for a batch that is passed in several.
     """
     apart = _apart(segments)
-    return (apart[:, None, :, None] == apart[:, None, None, :]).tril()
+    return (apart[:, None, :, None] == apart[:, None, None, :]).tril_()
 
 
 def block_mask(segments: Any, *, block_size: int = 128) -> BlockMask:
