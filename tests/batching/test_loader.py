@@ -91,6 +91,17 @@ def test_the_batch_sampler_shows_the_batches_to_come():
     assert list(batches.batch_sampler) == [indices.tolist() for indices, _ in it]
 
 
+def test_who_takes_it_apart_gets_a_fresh_order_each_epoch_too(two_epochs):
+    """As accelerate does: a DataLoader of its own, of the dataset and the batch sampler."""
+    batches = make()
+    parts = DataLoader(range(103), batch_sampler=batches.batch_sampler)
+    del batches
+    epochs = [[indices.tolist() for indices in parts] for _ in range(2)]
+    assert epochs == [[indices for indices, _ in epoch] for epoch in two_epochs]
+    evaluation = make(shuffle=False)
+    assert list(evaluation.batch_sampler) == list(evaluation.batch_sampler)
+
+
 def test_tensors_lists_and_arrays_are_datasets_too():
     x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
     for batch in loader(TensorDataset(x, y), batch_size=3, verbose=False):
@@ -289,6 +300,19 @@ def test_a_foreign_state_is_refused_with_both_values(change, message):
 def test_what_is_no_state_is_refused(state, message):
     with pytest.raises(StateError, match=message):
         make().load_state_dict(state)
+
+
+def test_a_state_of_other_contents_is_refused():
+    """CASES A2-22, for datasets that know their fingerprint."""
+
+    class Known(Drawing):
+        fingerprint = "aa"
+
+    first, second = (loader(Known(5), seed=1, verbose=False) for _ in range(2))
+    first.dataset.fingerprint = "bb"
+    state = loader(first.dataset, seed=1, verbose=False).state_dict()
+    with pytest.raises(StateError, match=r"^state: dataset: expected aa, found bb; the dataset's contents differ"):
+        second.load_state_dict(state)
 
 
 def test_a_state_of_other_weights_is_refused():

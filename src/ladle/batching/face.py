@@ -24,8 +24,8 @@ from ladle.batching.order import Sequential
 from ladle.batching.state import LoaderState
 from ladle.batching.stream import StreamCourse, StreamMaker, StreamWalk
 from ladle.batching.tail import Cut
-from ladle.batching.walk import Asked, Course, Place, Sliced, Walk
-from ladle.errors import ClosedError, ConfigError, StateError
+from ladle.batching.walk import Asked, Course, Paths, Place, Sliced, Walk
+from ladle.errors import ConfigError, StateError
 from ladle.order.permutation import I64
 
 
@@ -72,13 +72,21 @@ class Loader(DataLoader[Any]):
         else:
             self._course, self._lengths = course(dataset, arguments)
         self._num_samples = None if iterable else len(dataset)
+        self._paths = Paths(
+            course=self._course,
+            rank=rank,
+            world_size=self._world_size,
+            rows=arguments.rows,
+            lengths=self._lengths,
+            repeat=not arguments.is_training,
+        )
         pin, self._persists = torchs.pop("pin_memory"), torchs.pop("persistent_workers")
         super().__init__(
             dataset,
             num_workers=num_workers,
             collate_fn=collate,
             persistent_workers=self._persists and num_workers > 0,
-            batch_sampler=None if iterable else EpochBatches(self),
+            batch_sampler=None if iterable else EpochBatches(self._paths),
             **torchs,
         )
         for name, value in (("batch_size", arguments.rows), ("drop_last", self._cut.tail == "drop")):
@@ -89,8 +97,14 @@ class Loader(DataLoader[Any]):
         self._engine = self._make_engine(torchs)
         # Found in a cycle of garbage, torch's queues would be closed before the workers are told: hold on to them until then.
         weakref.finalize(self, self._engine.close).atexit = False
-        self._state = LoaderState(self._course, seed=arguments.seed, num_samples=self._num_samples)
-        self._place, self._loaded = Place(), False
+        told = getattr(dataset, "fingerprint", None)
+        self._state = LoaderState(
+            self._course,
+            seed=arguments.seed,
+            num_samples=self._num_samples,
+            fingerprint=told if isinstance(told, str) else None,
+        )
+        self._loaded = False
         self._started, self._waiting, self._served = False, deque[_Item](), self._mover
         self._walk: Walk | StreamWalk | None = None
         self._iteration: weakref.ref[Iteration] | None = None
@@ -122,7 +136,7 @@ class Loader(DataLoader[Any]):
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank. Raises TypeError for an iterable dataset without a length."""
-        return self._course.batches(self._place.epoch if self._course.replayed else 0)
+        return len(self._paths)
 
     def receive(self, iteration: Iteration) -> Any:
         """The iteration's next batch. Raises StopIteration at an epoch's end."""
@@ -170,19 +184,10 @@ class Loader(DataLoader[Any]):
     def _start(self) -> None:
         """Let the engine walk from where the consumer stands."""
         self._loaded = False
-        repeat = not self._arguments.is_training
         if isinstance(self._course, StreamCourse):
-            self._walk = StreamWalk(self._place, batch=self._cut.batch, repeat=repeat)
+            self._walk = StreamWalk(self._place, batch=self._cut.batch, repeat=not self._arguments.is_training)
         else:
-            self._walk = Walk(
-                self._course,
-                self._place,
-                rank=self._rank,
-                world_size=self._world_size,
-                batch=self._nominal,
-                lengths=self._lengths,
-                repeat=repeat,
-            )
+            self._walk = self._paths.walk(self._place)
         try:
             self._engine.start(self._walk)
         except BaseException:
@@ -195,11 +200,13 @@ class Loader(DataLoader[Any]):
         self._waiting.clear()
 
     @property
-    def _nominal(self) -> float:
-        """Samples of a full batch, all ranks together; of an epoch's batches on average where they vary."""
-        if self._arguments.rows is not None:
-            return self._arguments.rows * self._world_size
-        return self._course.size(0) / max(self._course.batches(0), 1)
+    def _place(self) -> Place:
+        """Where the consumer stands."""
+        return self._paths.place
+
+    @_place.setter
+    def _place(self, place: Place) -> None:
+        self._paths.place = place
 
     # --- state ---
 
@@ -256,7 +263,7 @@ class Loader(DataLoader[Any]):
 
     def _look_at(self, batch: Any) -> None:
         if self._banner.bytes_a_sample is None:
-            samples = max(round(self.weight * self._nominal / self._world_size), 1)
+            samples = max(round(self.weight * self._paths.batch / self._world_size), 1)
             self._banner.bytes_a_sample = sum(leaf.nbytes for leaf in leaves(batch, (Tensor, np.ndarray))) // samples
             if self._verbose:
                 print(self.banner(), file=sys.stderr)
@@ -341,29 +348,26 @@ class Iteration:
 
 
 class EpochBatches(Sampler[list[int]]):
-    """What a loader has as its `batch_sampler`: the indices of this rank's batches to come, to the epoch's end.
+    """What a loader has as its `batch_sampler`: the indices of this rank's batches, to the epoch's end, and then the next's.
 
-    The loader itself does not use it. It is for those who look into a DataLoader, or take it apart.
+    The loader itself does not use it. It is for those who take a DataLoader apart and iterate its parts: it begins where the
+    loader stands, and as long as that stands still, each iteration of a training loader's goes on after the one before.
     """
 
-    def __init__(self, of: Loader) -> None:
-        self._of = weakref.ref(of)
-
-    @property
-    def _loader(self) -> Loader:
-        if (of := self._of()) is None:
-            raise ClosedError("the loader of this batch sampler is gone")
-        return of
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._seen = self._place = paths.place
 
     def __iter__(self) -> Iterator[list[int]]:
-        of = self._loader
-        place, ranks = of._place, of._world_size
-        while (step := of._course.step(place)) is not None:
-            low, high = (step.samples.size * edge // ranks for edge in (of._rank, of._rank + 1))
-            yield step.samples[low:high].tolist()
-            if step.last:
+        if self._seen != self._paths.place or self._paths.repeat:
+            self._seen = self._place = self._paths.place
+        walk = self._paths.walk(self._place)
+        for request in walk:
+            asked = walk.received(request.number, None)
+            yield request.samples.tolist()
+            self._place = asked.after
+            if asked.last:
                 return
-            place = step.after
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._paths)

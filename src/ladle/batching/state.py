@@ -16,8 +16,8 @@ STATE_FORMAT = 1
 class LoaderState:
     """Turns places into states and back. Plain JSON values; no rank, world size, batch size, worker or prefetch depth."""
 
-    def __init__(self, course: Course, *, seed: int, num_samples: int | None) -> None:
-        """num_samples: the dataset's length; None where it has none."""
+    def __init__(self, course: Course, *, seed: int, num_samples: int | None, fingerprint: str | None = None) -> None:
+        """num_samples: the dataset's length; None where it has none. fingerprint: of its contents, where it has one."""
         self._course = course
         told = {**course.recipe(), "seed": seed, "samples": num_samples, "order_version": ORDER_VERSION}
         self._identity: dict[str, Any] = {
@@ -25,6 +25,7 @@ class LoaderState:
             "order_version": ORDER_VERSION,
             "unit": "samples",
             "samples": num_samples,
+            **({} if fingerprint is None else {"dataset": fingerprint}),
             "seed": seed,
             "kind": told["kind"],
             "recipe": digest(canonical(told)),
@@ -73,6 +74,7 @@ WHY = {  # what a difference means
     "order_version": "it was saved under another order version, which deals samples in another order",
     "unit": "it counts something else",
     "samples": "the dataset has another length than when it was saved: a new order begins with a new state",
+    "dataset": "the dataset's contents differ from when it was saved (its fingerprint says so)",
     "seed": "it belongs to another seed",
     "kind": "it belongs to another kind of order",
     "recipe": "weights, lengths, batch_tokens, the sampler, or with buckets the global batch size, differ",

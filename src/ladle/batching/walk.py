@@ -192,6 +192,45 @@ class Walk:
         return step
 
 
+@dataclass(kw_only=True)
+class Paths:
+    """The walks of one rank over a course, from any place, and the place where the consumer stands.
+
+    rows: samples of a full batch of one rank; None where batches vary. repeat: epoch 0 again and again, for evaluation.
+    """
+
+    course: Course
+    rank: int
+    world_size: int
+    rows: int | None
+    lengths: I64 | None
+    repeat: bool
+    place: Place = Place()
+
+    def walk(self, place: Place) -> Walk:
+        """One that begins there."""
+        return Walk(
+            self.course,
+            place,
+            rank=self.rank,
+            world_size=self.world_size,
+            batch=self.batch,
+            lengths=self.lengths,
+            repeat=self.repeat,
+        )
+
+    @property
+    def batch(self) -> float:
+        """Samples of a full batch, all ranks together; of an epoch's batches on average where they vary."""
+        if self.rows is not None:
+            return self.rows * self.world_size
+        return self.course.size(0) / max(self.course.batches(0), 1)
+
+    def __len__(self) -> int:
+        """Batches of the epoch one stands in. Raises TypeError where nobody knows."""
+        return self.course.batches(self.place.epoch if self.course.replayed else 0)
+
+
 def _after(place: Place, offset: int, ended: int | None) -> Place:
     """The place at `offset` of the same epoch, or where the next begins if this one, of `ended` places, is over."""
     if ended is None:
