@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -34,7 +35,18 @@ from ladle.rows.plans import Table, arrange, counted, plan_of
 PLAN_VERSION = 2
 CHUNK = 1 << 24  # bytes of pieces checked at once
 PATIENCE_SECONDS = 1  # that a process waits for another before it says so
-DAMAGED = (OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+DAMAGED = (  # what zipfile and NumPy raise for one flipped bit or another
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    SyntaxError,
+    TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def packs_of(split: Split, packing: Packing, cache: str | os.PathLike[str] | None = None) -> Packs:
