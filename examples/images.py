@@ -28,8 +28,8 @@ SHAPES, SIZE, STORED = ("circle", "square", "triangle"), 32, 160
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/images"))
-    parser.add_argument("--images", type=int, default=900)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
     out = options.out
     out.mkdir(parents=True, exist_ok=True)
@@ -66,8 +66,8 @@ def train(data: Dataset, held_out: Dataset, epochs: int) -> dict[str, float]:
         *(nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU()),
         *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 4 * 4, len(SHAPES))),
     )
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    batches = loader(data, batch_size=50, shuffle=True, seed=1, workers=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    batches = loader(data, batch_size=20, shuffle=True, seed=1, workers=0)
     waited, began = 0.0, time.perf_counter()
     for _ in range(epochs):
         for x, y in batches:
@@ -92,8 +92,8 @@ def make(out: Path, name: str, count: int, rng: np.random.Generator) -> None:
     rows = []
     for number in range(count):
         shape = SHAPES[number % len(SHAPES)]
-        image = Image.fromarray(rng.integers(0, 110, (STORED, STORED, 3), dtype=np.uint8))
-        radius = int(rng.integers(25, 50))
+        image = Image.fromarray(rng.integers(0, 60, (STORED, STORED, 3), dtype=np.uint8))
+        radius = int(rng.integers(35, 60))
         x, y = (int(place) for place in rng.integers(radius, STORED - radius, 2))
         colour = tuple(int(value) for value in rng.integers(120, 256, 3))
         draw = ImageDraw.Draw(image)

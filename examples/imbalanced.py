@@ -44,7 +44,7 @@ def make(out: Path, name: str, rng: np.random.Generator) -> None:
     """Features of a normal distribution; the rare class lies a little to one side of the common one."""
     y = (rng.random(SAMPLES) < RARE).astype(np.int64)
     direction = np.linspace(-1, 1, FEATURES)
-    x = rng.standard_normal((SAMPLES, FEATURES)) + 0.65 * y[:, None] * direction
+    x = rng.standard_normal((SAMPLES, FEATURES)) + 1.1 * y[:, None] * direction
     np.save(out / f"{name}-x.npy", x.astype(np.float32))
     np.save(out / f"{name}-y.npy", y)
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ladle.batching import loader, pad
 
-STRINGS, LETTERS, PAD = 4_000, 20, 0
+STRINGS, LETTERS, PAD = 3_000, 20, 0
 
 
 class Strings(Dataset):
@@ -57,7 +57,7 @@ class Network(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/lengths"))
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data, held_out = Strings(STRINGS, 1), Strings(1_000, 2)

@@ -130,3 +130,52 @@ def test_two_ranks_train_on_the_same_global_batches(name, logs, tmp_path):
         assert sum(line["digest"] for line in mine) % 2**64 == one["digest"]
         if name == "accelerate_loop.py":  # it logs sums, and nothing in it is drawn by lot
             assert sum(line["loss"] for line in mine) == pytest.approx(one["loss"], rel=1e-5)
+
+
+def ran(name, out, *options):
+    finish(start_plain(name, out, *options))
+    return json.loads((out / "result.json").read_text("utf-8"))
+
+
+def start_plain(name, out, *options):
+    command = [sys.executable, str(EXAMPLES / name), "--out", str(out), *options]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+@pytest.mark.slow
+def test_balanced_draws_find_the_rare_class(tmp_path):
+    found = ran("imbalanced.py", tmp_path)
+    assert found["balanced"]["recall"] > found["as they come"]["recall"] + 0.2
+
+
+@pytest.mark.slow
+@needs("PIL")
+def test_cached_images_train_the_same_model_faster(tmp_path):
+    found = ran("images.py", tmp_path)
+    assert found["equal"]  # the last loss, to the bit
+    assert found["times"] > 5
+    assert found["right"] > 0.5  # of three shapes
+
+
+@pytest.mark.slow
+def test_batches_of_alike_lengths_pad_less_and_learn_as_much(tmp_path):
+    plain, alike = ran("text_lengths.py", tmp_path).values()
+    assert alike["padding"] < plain["padding"] / 3
+    assert alike["right"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_table_s_run_killed_in_mid_epoch_resumes_exactly(tmp_path, workers):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start_plain("tabular.py", whole, "--steps", "260"))  # past an epoch's border at 200
+    kill(start_plain("tabular.py", broken, "--steps", "260", "--workers", workers), broken / "log.jsonl", 75)
+    log = broken / "log.jsonl"
+    os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
+    killed = len(lines(log))
+    finish(start_plain("tabular.py", broken, "--steps", "260"))
+    expected = {line["step"]: line for line in lines(whole / "log.jsonl")}
+    assert len(expected) == 260
+    for line in lines(log):
+        assert line == expected[line["step"]]
+    assert 1 < lines(log)[killed]["step"] <= killed + 1
