@@ -54,8 +54,14 @@ def main() -> int:
     title("4. Is it the same run?")
     if not same(whole / "log.jsonl", broken / "log.jsonl", options.steps):
         return 1
+    title("5. Not only tokens: one row of a table in a hundred is the one that matters")
+    python = [sys.executable, Path(__file__).with_name("imbalanced.py"), "--out", out / "imbalanced"]
+    say(f"$ {shown(['python', *python[1:]])}")
+    if code := subprocess.run(list(map(str, python)), check=False).returncode:
+        return code
+
+    title("What is left to look at")
     pictures = sorted(path for path in whole.iterdir() if path.suffix in {".svg", ".png"})
-    say("")
     for what, path in (("log, JSON lines", whole / "log.jsonl"), *(("loss curve", picture) for picture in pictures)):
         say(f"  {what:16} {path}")
     say(f"  {'corpus':16} {corpus}   (try: {shown(['ladle', 'inspect', corpus])})")

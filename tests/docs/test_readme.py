@@ -1,7 +1,9 @@
 """What the two READMEs say is so: their links lead somewhere, their commands parse, their code runs, and they say the same."""
 
+import json
 import re
 import shlex
+import warnings
 from pathlib import Path
 
 import pytest
@@ -56,7 +58,7 @@ def test_the_code_runs(tmp_path, monkeypatch):
         (tmp_path / "books" / f"{number}.txt").write_text(f"Book {number}. " + "It was a dark night. " * 20)
     ladle.prepare(tmp_path / "books", tmp_path / "data" / "code", val_fraction=0).close()
     names = {}
-    first, second = blocks("README.md", "python")
+    first, second, packed, table = blocks("README.md", "python")
     assert "for batch in feed:\n" in first
     for code in (first.replace("in feed:", "in [next(feed)]:"), second):
         for written, here in (('"cuda"', '"cpu"'), ("batch_size=64", "batch_size=4"), ("block_size=1024", "block_size=32")):
@@ -68,3 +70,22 @@ def test_the_code_runs(tmp_path, monkeypatch):
     assert (names["x"][:, 1:] == names["y"][:, :-1]).all()
     assert names["spans"][0].origin.source.endswith(".txt")
     assert any(row.targets for row in names["rows"])
+
+    from ladle.nn import GPT, GPTConfig
+
+    chats = [[{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i}!" * (i % 7)}] for i in range(200)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    names["model"] = GPT(GPTConfig(vocab_size=50257, block_size=32, layers=1, heads=2, width=16))
+    code = packed.replace("in feed:", "in [next(feed)]:").replace("batch_size=64", "batch_size=4")
+    exec(code.replace("block_size=1024", "block_size=32"), names)
+    assert names["logits"].shape == (4, 32, 50257)
+    assert 0 < names["batch"].num_targets < 4 * 32
+
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.csv").write_text("file_path,label\n" + "".join(f"a.txt,{i % 2}\n" for i in range(200)))
+    (tmp_path / "a.txt").write_text("text")
+    names["augment"] = len
+    with warnings.catch_warnings():
+        exec(table, names)
+    assert names["state"]["unit"] == "samples"
+    names["batches"].close()

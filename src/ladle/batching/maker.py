@@ -27,7 +27,7 @@ class Maker:
 
     def __init__(self, dataset: Any, collate: Collate, *, seed: int, everywhere: bool) -> None:
         self.dataset, self.collate, self.seed, self.everywhere = dataset, collate, seed, everywhere
-        self.fresh = collate in {stack, default_collate} or isinstance(collate, Pad)  # their tensors are new
+        self.fresh = isinstance(collate, Pad) or collate is stack or collate is default_collate  # their tensors are new
 
     def make(self, request: Request) -> Any:
         """The batch. An exception of the dataset's own gets a note that says which sample it was."""

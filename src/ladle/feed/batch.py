@@ -128,6 +128,12 @@ class Batch:
 
     # Their forms for attention, from ladle.feed.masks: made anew each time, with torch.
 
+    def restarted(self) -> Any:
+        """Positions from 0 where a document's part begins in its row: int64 (rows, T), below T, as a learned table wants them."""
+        from ladle.feed.masks import restarted
+
+        return restarted(self.segments)
+
     def attention_mask(self) -> Any:
         """For scaled_dot_product_attention: bool (rows, 1, T, T), causal and within documents."""
         from ladle.feed.masks import attention_mask
