@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ladle.errors import ConfigError
+from ladle.rows import cuts
 from ladle.rows.best_fit import best_fit
 from ladle.rows.next_fit import next_fit
 from ladle.rows.packs import POLICIES, Packing
@@ -265,3 +266,99 @@ def test_next_fit_in_chunks_is_next_fit(lengths, row_length, at_once):
     for low, high in pairwise(first):
         assert sum(lengths[low:high]) <= row_length
         assert high == len(lengths) or sum(lengths[low : high + 1]) > row_length
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30), row_length=st.integers(2, 20), at_once=st.integers(1, 9))
+def test_pieces_cut_some_at_a_time_are_the_pieces(lengths, row_length, at_once):
+    ends = np.cumsum(lengths)
+    found = list(cuts.cut(ends - lengths, np.array(lengths), row_length, at_once))
+    expected = [
+        (int(end - length + low), min(row_length, length - low), 2 * number + (length - low > row_length))
+        for end, length in zip(ends, lengths, strict=True)
+        for number, low in enumerate(range(0, length, row_length))
+    ]
+    assert all(0 < pieces[0].size <= at_once for pieces in found)
+    assert [tuple(piece) for pieces in found for piece in np.transpose(pieces).tolist()] == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, row_length=st.integers(2, 40), policy=st.sampled_from(POLICIES), at_once=st.integers(1, 9))
+def test_no_plan_depends_on_how_many_documents_are_looked_at_together(lengths, row_length, policy, at_once):
+    whole = plan(lengths, row_length, policy=policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuts, "AT_ONCE", at_once)
+        parts = plan(lengths, row_length, policy=policy)
+    every = np.arange(whole.num_rows)
+    assert parts.counts == whole.counts
+    assert parts.pieces(every, every * 0).start.tolist() == whole.pieces(every, every * 0).start.tolist()
+
+
+def test_thousands_of_documents_of_one_token():
+    packs = plan([1] * 5000, 64)
+    assert (packs.num_rows, packs.counts.labelled, packs.counts.boundary, packs.counts.padded) == (79, 0, 5000, 56)
+
+
+@pytest.mark.parametrize(("length", "rows", "labelled"), [(63, [63], [62]), (64, [64], [63]), (65, [64, 1], [64, 0])])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_document_about_as_long_as_a_row(length, rows, labelled, policy):
+    packs = plan([length], 64, policy=policy)
+    pieces = packs.pieces(np.arange(packs.num_rows), np.zeros(packs.num_rows, dtype=np.int64))
+    assert sorted(zip(pieces.length.tolist(), pieces.labelled.tolist(), strict=True), reverse=True) == list(
+        zip(rows, labelled, strict=True)
+    )
+
+
+def test_next_fit_of_a_long_document_fills_rows_and_goes_on_after_its_remainder():
+    """Written by hand: 3 leave 5 free; 20 are 8, 8 and 4, each 8 a row; the 4 share a row with the 3 that follow."""
+    packs = plan([3, 20, 3, 2], 8, policy="sequential")
+    pieces = packs.pieces(np.arange(packs.num_rows), np.zeros(packs.num_rows, dtype=np.int64))
+    assert pieces.row.tolist() == [0, 1, 2, 3, 3, 4]
+    assert pieces.length.tolist() == [3, 8, 8, 4, 3, 2]
+    assert pieces.column.tolist() == [0, 0, 0, 0, 4, 0]
+    assert pieces.offset.tolist() == [0, 0, 8, 16, 0, 0]
+    assert pieces.labelled.tolist() == [2, 8, 8, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "num_tokens", "message"),
+    [
+        ([5, 3], 3, "document 1: expected an end from token 5 on, where it begins, found 3"),
+        ([4, 2**63 + 1], 4, "document 1: expected an end from token 4 on, where it begins, found 9223372036854775809"),
+        (
+            [4, 2**63 - 1],
+            2**63 - 1,
+            r"document 1: expected less than 2147483648 rows of 8 tokens, found 9223372036854775803 tokens",
+        ),
+        ([4, 9], 8, "expected documents of 8 tokens in all, found 9"),
+        ([], 0, "expected a document to put into a row, found no document"),
+    ],
+)
+def test_ends_that_cannot_be_are_named(ends, num_tokens, message):
+    with pytest.raises(ConfigError, match=message):
+        pack(lambda: [(0, np.array(ends, dtype=np.uint64))], num_tokens, Packing(row_length=8), documents(ends))
+
+
+def test_where_a_token_of_an_endless_document_lies_is_arithmetic():
+    """2**30 tokens in rows of 2**10: the row of one token is found without cutting the whole document."""
+    begun = []
+
+    def within(first, last):
+        begun.append((first, last))
+        return np.array([0]), np.array([2**30])
+
+    packs = pack(lambda: [(0, np.array([2**30], dtype=np.uint64))], 2**30, Packing(row_length=2**10, policy="single"), within)
+    assert packs.num_rows == 2**20
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "repeat", lambda array, times: few(array, times))
+        assert packs.holding(5 * 2**20 + 1, 5 * 2**20 + 2, 0).tolist() == [5 * 2**10]
+        assert packs.holding(2**11 - 1, 2**11 + 1, 0).tolist() == [1, 2]
+        assert packs.holding(2**30 - 1, 2**30, 0).tolist() == [2**20 - 1]
+    assert len(begun) == 3
+
+
+def few(array, times, repeat=np.repeat):
+    """np.repeat, of what fits on a line."""
+    found = repeat(array, times)
+    assert found.size < 10
+    return found

@@ -43,11 +43,12 @@ def survey(shards: Shards, num_tokens: int, packing: Packing, where: str) -> tup
     classes = np.zeros(T + 1, dtype=np.int64)
     documents = empty = dropped = split = dropped_tokens = total = 0
     for starts, lengths in lengths_of(shards):
-        if int(lengths.min()) < 0:
-            at = int((lengths < 0).argmax())
+        backward = starts + lengths < starts  # or beyond int64
+        if backward.any():
+            at = int(backward.argmax())
             raise ConfigError(
                 f"{where}: document {documents + at}: expected an end from token {int(starts[at])} on, where it begins, found "
-                f"{int(starts[at] + lengths[at])}"
+                f"{(int(starts[at]) + int(lengths[at])) % 2**64}"
             )
         long = np.flatnonzero(lengths > T)
         if packing.overlong == "error" and long.size:
