@@ -56,14 +56,20 @@ def cut(lengths, row_length, overlong="split"):
 
 
 def classical(pieces, row_length):
-    """Rows that best-fit-decreasing needs: the longest piece first, into the row with the least room that is enough."""
-    rooms, rows = [], 0
+    """The room left in each row of best-fit-decreasing: the longest piece first, where the least room that is enough remains."""
+    rooms = []
     for piece in sorted(pieces, reverse=True):
         place = bisect.bisect_left(rooms, piece)
-        rows += place == len(rooms)
         room = rooms.pop(place) if place < len(rooms) else row_length
         bisect.insort(rooms, room - piece)
-    return rows
+    return rooms
+
+
+def rooms(packs):
+    """The room left in each row, ascending."""
+    every = np.arange(packs.num_rows)
+    pieces = packs.pieces(every, np.zeros_like(every))
+    return sorted((packs.packing.row_length - np.bincount(pieces.row, pieces.length, packs.num_rows)).astype(int).tolist())
 
 
 def greedy(pieces, row_length):
@@ -87,12 +93,10 @@ def test_as_many_rows_as_the_classical_algorithms_need(lengths, row_length, over
         with pytest.raises(ConfigError, match="longer than the row"):
             plan(lengths, row_length, overlong=overlong)
         return
-    rows = {policy: plan(lengths, row_length, cuts, policy=policy, overlong=overlong).num_rows for policy in POLICIES}
-    assert rows == {
-        "best_fit": classical(pieces, row_length),
-        "sequential": greedy(pieces, row_length),
-        "single": len(pieces),
-    }
+    plans = {policy: plan(lengths, row_length, cuts, policy=policy, overlong=overlong) for policy in POLICIES}
+    assert rooms(plans["best_fit"]) == classical(pieces, row_length)
+    assert plans["sequential"].num_rows == greedy(pieces, row_length)
+    assert rooms(plans["single"]) == sorted(row_length - piece for piece in pieces)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,13 @@ def test_as_many_rows_as_the_classical_algorithms_need(lengths, row_length, over
     ],
 )
 def test_adversarial_lengths(lengths):
-    assert plan(lengths, 16).num_rows == classical(cut(lengths, 16), 16)
+    assert rooms(plan(lengths, 16)) == classical(cut(lengths, 16), 16)
+
+
+def test_log_normal_lengths_are_packed_as_the_classical_algorithm_packs_them():
+    lengths = np.clip(np.random.default_rng(8).lognormal(6, 1.2, 20_000), 1, None).astype(np.int64).tolist()
+    for row_length in (500, 2048):
+        assert rooms(plan(lengths, row_length)) == classical(cut(lengths, row_length), row_length)
 
 
 @settings(max_examples=150, deadline=None)
