@@ -3,9 +3,9 @@
     python -m bench.packing [--documents 1000000] [--rounds 3] [--trl .venv-trl/bin/python] [--large] [--record]
 
 One set of lengths (log-normal, mu 6, sigma 1.2, at least 1; mean about 830 tokens) in rows of T = 2048. Rows, waste (slots
-that hold no token), tokens lost and documents cut are counted from what each returns; Ladle's rows are held against the classical
-algorithm's. TRL (bench/requirements-trl.txt) is run in an environment of its own, on the same lengths. --large packs ten
-million documents too, in a process of its own, whose memory is told.
+that hold no token), tokens lost and documents cut are counted from what each returns; Ladle's rows are held against the
+classical algorithm's. TRL (bench/requirements-trl.txt) is run in an environment of its own, on the same lengths (ids of one
+byte, to spare memory). --large packs ten million documents too, in a process of its own, whose memory is told.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ disable_progress_bars()
 lengths = np.load(sys.argv[1]); T = int(sys.argv[2])
 import pyarrow as pa
 offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-ids = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(offsets[-1], dtype=np.int32)))
+ids = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(offsets[-1], dtype=np.int8)))
 data = Dataset(pa.table({"input_ids": ids}))
 few, all_ = int(sys.argv[3]), len(lengths)
 for strategy, batch in (("bfd_split", few), ("bfd_split", all_), ("bfd", few), ("wrapped", few)):
@@ -141,9 +141,10 @@ def trl(lengths: np.ndarray, python: Path, folder: Path) -> tuple[list[dict[str,
     done = subprocess.run(
         [python, "-c", TRL, folder / "lengths.npy", str(T), str(TRL_BATCH)], capture_output=True, text=True, check=False
     )
+    rows, total, missing = [], int(lengths.sum()), list[str]()
     if done.returncode:
-        return [], f"TRL: {done.stderr.strip().splitlines()[-1]}"
-    rows, total, missing = [], int(lengths.sum()), []
+        why = done.stderr.strip().splitlines() or [f"it ended with {done.returncode} (-9: killed, probably out of memory)"]
+        missing.append(f"TRL: {why[-1]}")
     for line in done.stdout.splitlines():
         told = json.loads(line)
         name = f"TRL, {told['strategy']}, {'the whole set' if told['batch'] == len(lengths) else 'batches of 1,000'}"
