@@ -32,7 +32,7 @@ class Files(Dataset):
         return f"images/{index}.png"
 
 
-class Strange(Exception):
+class StrangeError(Exception):
     """An exception that cannot be made again from its args."""
 
     def __init__(self, one, *, two):
@@ -40,7 +40,7 @@ class Strange(Exception):
         self.two = two
 
     def __copy__(self):
-        return Strange("odd", two=2)
+        return StrangeError("odd", two=2)
 
 
 def raised(dataset, workers, **options):
@@ -84,9 +84,9 @@ def test_stop_iteration_does_not_end_the_loop_in_silence(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_exception_that_does_not_pickle_is_named(workers):
-    found = raised(Files(Strange("odd", two=2)), workers)
-    assert type(found) is (RuntimeError if workers else Strange)
-    assert str(found) == ("Strange: odd" if workers else "odd")
+    found = raised(Files(StrangeError("odd", two=2)), workers)
+    assert type(found) is (RuntimeError if workers else StrangeError)
+    assert str(found) == ("StrangeError: odd" if workers else "odd")
     assert any(note.startswith("ladle: sample 7 ") for note in found.__notes__)
 
 
@@ -109,7 +109,9 @@ def test_mixed_shapes_name_key_and_shapes(workers):
 
     found = raised(Mixed(), workers)
     assert isinstance(found, ConfigError)
-    assert "sample['image']: expected equal shapes in a batch, found (3, 4) in its sample 0 and (3, 5) in its sample 1" in str(found)
+    assert "sample['image']: expected equal shapes in a batch, found (3, 4) in its sample 0 and (3, 5) in its sample 1" in str(
+        found
+    )
     assert "pad" in str(found)
     assert any(note.startswith("ladle: collating samples 4, 5 of epoch 0") for note in found.__notes__)
 
@@ -143,7 +145,9 @@ def test_a_dataset_that_shrinks_between_epochs_is_refused():
     batches = loader(data, shuffle=True, verbose=False)
     list(batches)
     data.pop()
-    with pytest.raises(StateError, match=r"^dataset: expected 10 samples, as when this loader was made, found 9; make a new loader$"):
+    with pytest.raises(
+        StateError, match=r"^dataset: expected 10 samples, as when this loader was made, found 9; make a new loader$"
+    ):
         list(batches)
 
 
@@ -198,7 +202,10 @@ def test_a_timeout_says_so():
             time.sleep(2)
             return index
 
-    with loader(Sleeping(), workers=1, timeout=0.2, verbose=False) as batches, pytest.raises(RuntimeError, match=r"timed out after 0\.2"):
+    with (
+        loader(Sleeping(), workers=1, timeout=0.2, verbose=False) as batches,
+        pytest.raises(RuntimeError, match=r"timed out after 0\.2"),
+    ):
         next(iter(batches))
 
 
@@ -214,7 +221,9 @@ def test_what_does_not_pickle_under_spawn_is_named():
     with pytest.raises(ConfigError) as caught:
         next(iter(loader(data, workers=1, multiprocessing_context="spawn", verbose=False)))
     message = str(caught.value)
-    assert message.startswith("dataset.transforms['train'][1]: expected what can be pickled, since workers are started by 'spawn', found function ")
+    assert message.startswith(
+        "dataset.transforms['train'][1]: expected what can be pickled, since workers are started by 'spawn', found function "
+    )
     assert message.endswith("; define it at a module's top level, or use workers=0")
     with pytest.raises(ConfigError, match=r"^collate: expected what can be pickled, .* found function .*<lambda>: "):
         next(iter(loader(Files(), workers=1, collate=lambda samples: samples, multiprocessing_context="spawn", verbose=False)))

@@ -36,13 +36,17 @@ def test_it_is_printed_once_with_the_first_batch(capsys):
         "ladle loader  samples     1,003, shuffled",
         "ladle loader  batch       100 samples",
         "ladle loader  epoch       10 batches",
-        "ladle loader  last batch  dropped: 3 of 1,003 samples an epoch are left out, others each epoch; "
-        "batch_size 59 would divide them",
+        (
+            "ladle loader  last batch  dropped: 3 of 1,003 samples an epoch are left out, others each epoch; "
+            "batch_size 59 would divide them"
+        ),
         said.err.splitlines()[4],
     ]
     assert said.err.splitlines()[4].startswith("ladle loader  workers     0: as asked; ")
     assert said.err.splitlines()[5:7] == ["ladle loader  pinning     none", "ladle loader  seed        9"]
-    assert said.err.splitlines()[7].startswith("ladle loader  memory      776 B a sample, 778 KB if all were held; this process may have ")
+    assert said.err.splitlines()[7].startswith(
+        "ladle loader  memory      776 B a sample, 778 KB if all were held; this process may have "
+    )
     assert len(said.err.splitlines()) == 8
 
 
@@ -59,9 +63,17 @@ def test_it_is_silent_on_request_and_on_other_ranks(capsys, options):
         (1009, {}, "batch  9 samples, weight 0.09; no batch_size near divides them"),
         (1003, {}, "batch  3 samples, weight 0.03; batch_size 59 would divide them"),
         (1010, {}, "batch  10 samples, weight 0.1; batch_size 101 would divide them"),
-        (990, {"shuffle": True}, "batch  90 samples, weight 0.9 (kept: dropping would lose over 5 %); batch_size 99 or 110 would divide them"),
+        (
+            990,
+            {"shuffle": True},
+            "batch  90 samples, weight 0.9 (kept: dropping would lose over 5 %); batch_size 99 or 110 would divide them",
+        ),
         (1003, {"tail": "even"}, "batch  as the others: batches of 100 and 101"),
-        (1003, {"drop_last": True}, "batch  dropped: 3 of 1,003 samples an epoch are left out, the same each time; batch_size 59 would divide them"),
+        (
+            1003,
+            {"drop_last": True},
+            "batch  dropped: 3 of 1,003 samples an epoch are left out, the same each time; batch_size 59 would divide them",
+        ),
     ],
 )
 def test_the_last_batch(size, options, said):
@@ -89,7 +101,9 @@ def norm():
 
 
 def test_a_last_batch_too_small_for_batch_norm_is_warned_about():
-    with pytest.warns(UserWarning, match=r"^ladle: the last batch has 3 of 16 samples, too few for the statistics of BatchNorm \(1\)"):
+    with pytest.warns(
+        UserWarning, match=r"^ladle: the last batch has 3 of 16 samples, too few for the statistics of BatchNorm \(1\)"
+    ):
         loader(range(19), batch_size=16, shuffle=True, drop_last=False, model=norm(), verbose=False)
 
 
@@ -121,7 +135,9 @@ def sorted_by_label(label=torch.int64):
 
 def test_an_unshuffled_training_loader_over_sorted_labels_is_warned_about():
     batches = loader(sorted_by_label(), batch_size=5, verbose=False)
-    with pytest.warns(UserWarning, match=r"^ladle: the first 3 batches hold the single class 0 \(15 samples\), but the dataset has others"):
+    with pytest.warns(
+        UserWarning, match=r"^ladle: the first 3 batches hold the single class 0 \(15 samples\), but the dataset has others"
+    ):
         list(batches)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -4,8 +4,9 @@ This machine may have no GPU. The ring is then driven with a lane whose copies h
 too early, or a tensor read before its copy, shows as wrong numbers.
 """
 
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from ladle.errors import ConfigError
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible here")
 
-Pair = namedtuple("Pair", "x y")
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class LateLane:
     def run_until(self, number):
         while self.pending and self.pending[0][0] <= number:
             _, hosts, tensors = self.pending.popleft()
-            for host, tensor in zip(hosts, tensors):
+            for host, tensor in zip(hosts, tensors, strict=True):
                 tensor.copy_(host)
 
 
@@ -254,9 +258,7 @@ def test_any_iterable_of_batches_is_copied_ahead():
     mover, lane = late_mover()
     walk = to_device((torch.tensor([n]) for n in range(3)), "cpu")
     walk.mover = mover
-    seen = []
-    for batch in walk:
-        seen.append((batch.item(), lane.begun))
+    seen = [(batch.item(), lane.begun) for batch in walk]
     assert seen == [(0, 2), (1, 3), (2, 3)]
 
 
@@ -268,7 +270,10 @@ def test_any_iterable_of_batches_is_copied_ahead():
 def test_cuda_batches_arrive_whole_on_the_consumers_stream(workers):
     data = TensorDataset(torch.arange(4_000_000).reshape(1000, 4000), torch.arange(1000))
     stream = torch.cuda.Stream()
-    with loader(data, batch_size=10, shuffle=True, workers=workers, device="cuda", verbose=False) as batches, torch.cuda.stream(stream):
+    with (
+        loader(data, batch_size=10, shuffle=True, workers=workers, device="cuda", verbose=False) as batches,
+        torch.cuda.stream(stream),
+    ):
         sums = []
         for x, y in batches:
             assert x.device.type == y.device.type == "cuda"

@@ -17,7 +17,11 @@ def globals_now():
 
 
 def same(one, other):
-    return one[0] == other[0] and all(np.array_equal(a, b) for a, b in zip(one[1], other[1])) and torch.equal(one[2], other[2])
+    return (
+        one[0] == other[0]
+        and all(np.array_equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+        and torch.equal(one[2], other[2])
+    )
 
 
 class Noise(Dataset):
@@ -81,9 +85,13 @@ def test_seeds_do_not_collide_by_sums():
 
 def test_a_samples_randomness_is_its_own_not_its_places():
     shuffled = loader(TwoParts(), batch_size=5, shuffle=True, verbose=False)
-    by_index = {index: value for indices, values in shuffled for index, value in zip(indices.tolist(), values.tolist())}
+    by_index = {
+        index: value for indices, values in shuffled for index, value in zip(indices.tolist(), values.tolist(), strict=True)
+    }
     plain = loader(TwoParts(), batch_size=3, verbose=False)
-    assert {index: value for indices, values in plain for index, value in zip(indices.tolist(), values.tolist())} == by_index
+    assert {
+        index: value for indices, values in plain for index, value in zip(indices.tolist(), values.tolist(), strict=True)
+    } == by_index
 
 
 class TwoParts(Dataset):
@@ -147,7 +155,9 @@ def test_switched_off_the_generator_is_keyed_all_the_same():
     assert last(False, 0) == last(True, 0) == last(False, 2)
 
 
-@pytest.mark.parametrize("dataset", [TensorDataset(torch.arange(4)), Subset(TensorDataset(torch.arange(4)), [0, 1]), [1, 2], np.arange(3)])
+@pytest.mark.parametrize(
+    "dataset", [TensorDataset(torch.arange(4)), Subset(TensorDataset(torch.arange(4)), [0, 1]), [1, 2], np.arange(3)]
+)
 def test_what_draws_nothing_is_not_seeded(dataset):
     assert not loader(dataset, verbose=False)._maker.everywhere
 

@@ -147,7 +147,9 @@ def test_an_older_iteration_is_refused_once_another_has_begun():
     old = iter(batches)
     next(old)
     next(iter(batches))
-    with pytest.raises(StateError, match=r"^loader: expected its latest iteration, found an older one: a loader has one at a time$"):
+    with pytest.raises(
+        StateError, match=r"^loader: expected its latest iteration, found an older one: a loader has one at a time$"
+    ):
         next(old)
 
 
@@ -354,7 +356,9 @@ def test_lengths_make_batches_of_like_length_that_resume_mid_epoch():
     lengths = np.random.default_rng(1).integers(1, 100, 300)
 
     def bucketed(workers=0):
-        return loader(range(300), shuffle=True, lengths=lengths, batch_tokens=400, workers=workers, verbose=False, drop_last=False)
+        return loader(
+            range(300), shuffle=True, lengths=lengths, batch_tokens=400, workers=workers, verbose=False, drop_last=False
+        )
 
     with bucketed() as batches:
         whole = [batch.tolist() for batch in batches]
@@ -371,7 +375,9 @@ def test_lengths_make_batches_of_like_length_that_resume_mid_epoch():
     with bucketed(workers=2) as again:
         again.load_state_dict(batches.state_dict())
         assert [batch.tolist() for batch in again] == whole[5:]
-        with pytest.raises(StateError, match=r"^state: position: expected a place to go on from, found 1: it lies inside batch 0 of epoch 0"):
+        with pytest.raises(
+            StateError, match=r"^state: position: expected a place to go on from, found 1: it lies inside batch 0 of epoch 0"
+        ):
             again.load_state_dict({**batches.state_dict(), "position": 1})
 
 
@@ -415,15 +421,24 @@ def test_ten_million_samples_start_at_once():
         ({"drop_last": "yes"}, r"^drop_last: expected True or False, found 'yes'$"),
         ({"tail": "odd"}, r"^tail: expected None or 'even', found 'odd'$"),
         ({"tail": "even", "drop_last": True}, r"^drop_last: expected no True with tail='even'"),
-        ({"weights": [1] * 5, "lengths": [1] * 5}, r"^weights: expected one way to order the samples, found weights and lengths$"),
+        (
+            {"weights": [1] * 5, "lengths": [1] * 5},
+            r"^weights: expected one way to order the samples, found weights and lengths$",
+        ),
         ({"shuffle": True, "sampler": [0]}, r"^shuffle: expected False with sampler=, which decides the order, found True$"),
         ({"batch_tokens": 5}, r"^lengths: expected one a sample with batch_tokens=, found none$"),
         ({"weights": [1, 2]}, r"^weights: expected one for each of 5 samples, found 2$"),
         ({"lengths": [1, 2]}, r"^lengths: expected one for each of 5 samples, found 2$"),
         ({"balance": "label"}, r"^balance: expected 'class', or one label a sample, found 'label'$"),
-        ({"balance": "class"}, r"^balance: expected a dataset with `labels` or `targets` \(one a sample\) for 'class', found neither in this range"),
+        (
+            {"balance": "class"},
+            r"^balance: expected a dataset with `labels` or `targets` \(one a sample\) for 'class', found neither in this range",
+        ),
         ({"num_draws": 3}, r"^num_draws: expected weights= or balance= with it, found neither$"),
-        ({"batch_size": 2, "batch_sampler": [[0]]}, r"^batch_size: expected none with batch_sampler=, whose batches have their own, found 2$"),
+        (
+            {"batch_size": 2, "batch_sampler": [[0]]},
+            r"^batch_size: expected none with batch_sampler=, whose batches have their own, found 2$",
+        ),
         ({"seed": "a"}, r"^seed: expected an integer, found 'a'$"),
         ({"verbose": 1}, r"^verbose: expected True or False, found 1$"),
         ({"sampler": 5}, r"^sampler: expected a torch Sampler, or a function \(seed, epoch, position\) -> index, found int$"),

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
@@ -71,7 +72,7 @@ def test_twenty_epochs_have_the_same_workers_and_descriptors():
         assert pids(batches) == workers
         assert descriptors() <= files + 2
         after = [resident(), *(resident(pid) for pid in workers)]
-    assert all(now - then < 8 << 20 for now, then in zip(after, memory))
+    assert all(now - then < 8 << 20 for now, then in zip(after, memory, strict=True))
     assert gone(workers)
 
 
@@ -167,6 +168,15 @@ def test_every_dtype_and_shape_travels(monkeypatch, dtype, room):
         assert torch.equal(opened.content["a"][0], tensor)
         assert opened.content["a"][0].dtype == dtype
         assert opened.content["a"][1] == "b"
+
+
+def test_a_part_of_a_tensor_takes_neither_the_rest_nor_its_memory_along():
+    """torch moves a tensor's memory when it is shared: what still pointed there would be read after it is gone."""
+    whole = torch.arange(100_000)
+    flat = parcel._lifted(whole[:10], roomy=True, fresh=True)
+    assert not np.shares_memory(flat.data, whole.numpy())
+    large = parcel._lifted(whole[:50_000], roomy=True, fresh=True)
+    assert large.untyped_storage().nbytes() == 400_000
 
 
 def test_what_a_consumer_writes_into_its_batch_stays_out_of_the_dataset():

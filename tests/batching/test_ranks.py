@@ -22,8 +22,8 @@ def steps(loaders):
     """What each step's global batch is; all ranks must have as many steps."""
     walks = [[batch.tolist() for batch in one] for one in loaders]
     assert len({len(walk) for walk in walks}) == 1
-    assert all(len(walk) == len(one) for walk, one in zip(walks, loaders))
-    return [[index for part in parts for index in part] for parts in zip(*walks)]
+    assert all(len(walk) == len(one) for walk, one in zip(walks, loaders, strict=True))
+    return [[index for part in parts for index in part] for parts in zip(*walks, strict=True)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
@@ -84,13 +84,18 @@ def test_what_is_left_for_fewer_samples_than_ranks_is_said():
     one = loader(range(10), batch_size=8, verbose=False)
     next(iter(one))
     four = loader(range(10), batch_size=2, rank=0, world_size=4, verbose=False)
-    with pytest.raises(StateError, match=r"^state: position: expected a place to go on from, found 8: 2 samples are left of epoch 0, fewer than the 4 ranks$"):
+    with pytest.raises(
+        StateError,
+        match=r"^state: position: expected a place to go on from, found 8: 2 samples are left of epoch 0, fewer than the 4 ranks$",
+    ):
         four.load_state_dict(one.state_dict())
 
 
 def test_weights_and_lengths_are_shared_out_too():
     weights = np.arange(100.0)
-    assert steps(ranks(4, weights=weights, shuffle=False, batch_size=2)) == steps(ranks(1, weights=weights, shuffle=False, batch_size=8))
+    assert steps(ranks(4, weights=weights, shuffle=False, batch_size=2)) == steps(
+        ranks(1, weights=weights, shuffle=False, batch_size=8)
+    )
     lengths = np.random.default_rng(0).integers(1, 50, 100)
     parted = steps(ranks(4, lengths=lengths, batch_size=2, drop_last=False))
     assert sorted(index for batch in parted for index in batch) == list(range(100))
@@ -113,7 +118,10 @@ def test_a_short_batchs_weights_add_up_over_ranks():
             {"rank": 0, "world_size": 2, "sampler": DistributedSampler(range(10), num_replicas=2, rank=0)},
             r"^sampler: expected the samples of all ranks together, found a DistributedSampler for one of 2: ranks are the loader's",
         ),
-        ({"rank": 0, "world_size": 2, "batch_sampler": [[0, 1], [2]]}, r"^batch_sampler: in epoch 0: expected at least 2 samples a batch"),
+        (
+            {"rank": 0, "world_size": 2, "batch_sampler": [[0, 1], [2]]},
+            r"^batch_sampler: in epoch 0: expected at least 2 samples a batch",
+        ),
     ],
 )
 def test_ranks_that_cannot_be_right_are_named(options, message):
@@ -143,7 +151,10 @@ def test_torch_distributed_is_asked_where_it_is_initialised(tmp_path):
             """
         )
     )
-    runs = [subprocess.Popen([sys.executable, script, str(rank), tmp_path / "store"], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    runs = [
+        subprocess.Popen([sys.executable, script, str(rank), tmp_path / "store"], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
     for run in runs:
         _, errors = run.communicate(timeout=60)
         assert run.returncode == 0, errors

@@ -155,9 +155,15 @@ def test_a_function_gives_batches_until_it_gives_none():
         ({"sampler": [0.5]}, r"^sampler: in epoch 0: expected integers, one a sample, found \[0.5\]$"),
         ({"sampler": ["a", [1]]}, r"^sampler: in epoch 0: expected integers"),
         ({"sampler": []}, r"^sampler: expected at least one index in every epoch, found none in epoch 0$"),
-        ({"sampler": lambda seed, epoch, position: -1}, r"^sampler: of epoch 0, from position 0 on: expected samples from 0 to 19, found -1"),
+        (
+            {"sampler": lambda seed, epoch, position: -1},
+            r"^sampler: of epoch 0, from position 0 on: expected samples from 0 to 19, found -1",
+        ),
         ({"batch_sampler": []}, r"^batch_sampler: expected at least one batch in every epoch, found none in epoch 0$"),
-        ({"batch_sampler": [[]]}, r"^batch_sampler: in epoch 0: expected at least 1 samples a batch \(one for each rank\), found 0 in batch 0$"),
+        (
+            {"batch_sampler": [[]]},
+            r"^batch_sampler: in epoch 0: expected at least 1 samples a batch \(one for each rank\), found 0 in batch 0$",
+        ),
         ({"batch_sampler": [[0], [25]]}, r"^batch_sampler: in epoch 0: expected samples from 0 to 19, found 25"),
         ({"batch_sampler": lambda seed, epoch, number: None}, r"^batch_sampler: expected at least one batch in every epoch"),
     ],

@@ -89,7 +89,7 @@ def test_a_state_goes_on_exactly(workers, size, step):
 def test_ranks_share_each_batch_in_step(size, world_size):
     parts = [flat(make(size, rank=rank, world_size=world_size)) for rank in range(world_size)]
     assert len({len(part) for part in parts}) == 1
-    whole = [row for step in zip(*parts) for part in step for row in part[0]]
+    whole = [row for step in zip(*parts, strict=True) for part in step for row in part[0]]
     assert whole == list(range(size))
 
 
@@ -125,7 +125,9 @@ def test_len_is_the_datasets():
 )
 def test_what_needs_a_length_is_refused(options):
     name = next(iter(options))
-    with pytest.raises(ConfigError, match=rf"^{name}: expected none for an IterableDataset, whose rows come as they come, found {name}="):
+    with pytest.raises(
+        ConfigError, match=rf"^{name}: expected none for an IterableDataset, whose rows come as they come, found {name}="
+    ):
         make(**options)
 
 

@@ -111,5 +111,7 @@ def test_an_empty_dataset_is_an_error(dataset):
 
 @pytest.mark.parametrize("dataset", [5, iter([1, 2]), object()])
 def test_what_is_no_dataset_is_an_error(dataset):
-    with pytest.raises(ConfigError, match=r"^dataset: expected one with __len__ and __getitem__, or an IterableDataset, found \w+$"):
+    with pytest.raises(
+        ConfigError, match=r"^dataset: expected one with __len__ and __getitem__, or an IterableDataset, found \w+$"
+    ):
         loader(dataset)

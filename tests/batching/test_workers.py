@@ -56,7 +56,11 @@ def test_the_affinity_counts_not_the_machine(monkeypatch, tmp_path):
             (4, "the cgroup's quota of 4 CPUs"),
         ),
         (["1:cpu:/"], {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, (16, "an affinity of 16 CPUs")),
-        (["1:cpu:/elsewhere"], {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, (2, "the cgroup's quota of 2 CPUs")),
+        (
+            ["1:cpu:/elsewhere"],
+            {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"},
+            (2, "the cgroup's quota of 2 CPUs"),
+        ),
     ],
 )
 def test_a_quota_counts_where_it_is_less(tmp_path, lines, files, expected):
