@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import results
-from ladle.rows.packs import Packing
+from ladle.rows.packs import Packing, Packs
 from ladle.rows.plans import pack
 
 T = 2048
@@ -38,11 +38,22 @@ def draw(count: int) -> np.ndarray:
     return np.clip(np.random.default_rng(SEED).lognormal(MU, SIGMA, count), 1, None).astype(np.int64)
 
 
-def ladle_plan(lengths: np.ndarray, policy: str, **options: str) -> dict[str, float]:
-    """A plan: the table of rows, and the pieces in their order."""
-    ends = np.cumsum(lengths).astype(np.uint64)
-    packs = pack(lambda: [(0, ends)], int(ends[-1]), Packing(row_length=T, policy=policy, **options), lambda first, last: None)  # type: ignore[arg-type,return-value]
-    counts = packs.counts
+def plan(lengths: np.ndarray, policy: str, *, row_length: int = T, **options: str) -> Packs:
+    """Ladle's: the table of rows, and the pieces in their order."""
+    ends = np.cumsum(lengths)
+    shards = [(0, ends.astype(np.uint64))]
+
+    def documents(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.searchsorted(ends, [first, last - 1], side="right").tolist()
+        return ends[low : high + 1] - lengths[low : high + 1], ends[low : high + 1]
+
+    packing = Packing(row_length=row_length, policy=policy, **options)  # type: ignore[arg-type]
+    return pack(lambda: shards, int(ends[-1]), packing, documents)
+
+
+def ladle(lengths: np.ndarray, policy: str, **options: str) -> dict[str, float]:
+    """What came of a plan of Ladle's."""
+    counts = plan(lengths, policy, **options).counts
     return {"rows": counts.rows, "padded": counts.padded, "lost": counts.dropped_tokens, "cut": counts.split}
 
 
@@ -137,10 +148,10 @@ def trl(lengths: np.ndarray, python: Path, folder: Path) -> tuple[list[dict[str,
     """(rows of the table, what is missing and why)."""
     if not python.exists():
         return [], f"TRL: no {python}; bench/requirements-trl.txt says how to install it"
-    np.save(folder / "lengths.npy", lengths)
-    done = subprocess.run(
-        [python, "-c", TRL, folder / "lengths.npy", str(T), str(TRL_BATCH)], capture_output=True, text=True, check=False
-    )
+    file = folder / "packing-lengths.npy"
+    np.save(file, lengths)
+    done = subprocess.run([python, "-c", TRL, file, str(T), str(TRL_BATCH)], capture_output=True, text=True, check=False)
+    file.unlink()
     rows, total, missing = [], int(lengths.sum()), list[str]()
     if done.returncode:
         why = done.stderr.strip().splitlines() or [f"it ended with {done.returncode} (-9: killed, probably out of memory)"]
@@ -171,15 +182,57 @@ def row(name: str, found: dict[str, object], seconds: list[float], lengths: np.n
     }
 
 
+def neighbours(lengths: np.ndarray) -> list[dict[str, object]]:
+    """Rows of T and of T + 1 slots."""
+    found = []
+    for row_length in (2048, 8192):
+        rows = [plan(lengths, "best_fit", row_length=length).num_rows for length in (row_length, row_length + 1)]
+        found.append(
+            {
+                "T": f"{row_length:,}",
+                "rows of T": f"{rows[0]:,}",
+                "rows of T + 1": f"{rows[1]:,}",
+                "change, %": f"{100 * (rows[1] / rows[0] - 1):.2f}",
+            }
+        )
+    return found
+
+
+def lookups(lengths: np.ndarray, calls: int = 200) -> list[dict[str, object]]:
+    """What the pieces of 64 random rows cost, asked for alone and in blocks."""
+    found = []
+    for policy, deal in (("best_fit", "fixed"), ("best_fit", "fresh"), ("sequential", "fixed"), ("single", "fixed")):
+        packs, rng = plan(lengths, policy, deal=deal), np.random.default_rng(1)
+        line: dict[str, object] = {"": f"{policy}, a {deal} deal" if policy == "best_fit" else policy}
+        for count in (64, 4096):
+            seconds = []
+            for _ in range(calls):
+                rows, epochs = rng.integers(0, packs.num_rows, count), np.zeros(count, dtype=np.int64)
+                begin = time.perf_counter()
+                packs.pieces(rows, epochs)
+                seconds.append(time.perf_counter() - begin)
+            name = "us for 64 rows, alone" if count == 64 else "us for 64 rows, in blocks of 4,096"
+            line[name] = f"{float(np.median(seconds)) * 1e6 * 64 / count:.0f}"
+        seconds = []
+        for first in rng.integers(0, int(lengths.sum()) - 1000, calls).tolist():
+            begin = time.perf_counter()
+            packs.holding(first, first + 1000, 0)
+            seconds.append(time.perf_counter() - begin)
+        line["us for the rows that hold 1,000 tokens"] = f"{float(np.median(seconds)) * 1e6:.0f}"
+        found.append(line)
+    return found
+
+
 LARGE = """
 import sys, time, resource
 import numpy as np
-from bench.packing import draw, ladle_plan
+from bench.packing import draw, plan
 lengths = draw(int(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-begin = time.perf_counter()
-found = ladle_plan(lengths, "best_fit")
-print(time.perf_counter() - begin, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, found["rows"], found["padded"])
+begin, busy = time.perf_counter(), time.process_time()
+counts = plan(lengths, "best_fit").counts
+seconds = time.perf_counter() - begin, time.process_time() - busy
+print(*seconds, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, counts.rows, counts.padded)
 """
 
 
@@ -189,11 +242,12 @@ def large(count: int, rounds: int) -> list[dict[str, object]]:
     for _ in range(rounds):
         done = subprocess.run([sys.executable, "-c", LARGE, str(count)], capture_output=True, text=True, check=True)
         runs.append([float(word) for word in done.stdout.split()])
-    seconds, before, peak, rows, padded = (list(column) for column in zip(*runs, strict=True))
+    seconds, busy, before, peak, rows, padded = (list(column) for column in zip(*runs, strict=True))
     return [
         {
             "documents": f"{count:,}",
             "s, each round": ", ".join(f"{one:.2f}" for one in seconds),
+            "the processor's s": ", ".join(f"{one:.2f}" for one in busy),
             "peak MiB": f"{max(peak) / 1024:,.0f}",
             "of it before packing": f"{max(before) / 1024:,.0f}",
             "rows": f"{rows[0]:,.0f}",
@@ -215,10 +269,10 @@ def main() -> None:
     lengths = draw(args.documents)
     args.scratch.mkdir(parents=True, exist_ok=True)
     contenders: dict[str, Callable[[np.ndarray], dict[str, float]]] = {
-        "Ladle, best_fit": lambda lengths: ladle_plan(lengths, "best_fit"),
-        "Ladle, best_fit, overlong dropped": lambda lengths: ladle_plan(lengths, "best_fit", overlong="drop"),
-        "Ladle, sequential": lambda lengths: ladle_plan(lengths, "sequential"),
-        "Ladle, single (one document a row)": lambda lengths: ladle_plan(lengths, "single"),
+        "Ladle, best_fit": lambda lengths: ladle(lengths, "best_fit"),
+        "Ladle, best_fit, overlong dropped": lambda lengths: ladle(lengths, "best_fit", overlong="drop"),
+        "Ladle, sequential": lambda lengths: ladle(lengths, "sequential"),
+        "Ladle, single (one document a row)": lambda lengths: ladle(lengths, "single"),
         "best-fit-decreasing, document by document": classical,
         f"best-fit with cropping, a buffer of {BUFFER:,}": cropping,
         "cut windows": windows,
@@ -238,9 +292,12 @@ def main() -> None:
     tables = [{"title": f"{lengths.size:,} documents, {int(lengths.sum()):,} tokens, rows of {T}", "rows": rows + peers}]
     print(results.plain(tables[0]["rows"]))  # type: ignore[arg-type]
     print(f"missing: {missing}")
+    tables.append({"title": "One slot more in a row", "rows": neighbours(lengths)})
+    tables.append({"title": "Asking Ladle's plans for rows", "rows": lookups(lengths)})
     if args.large:
         tables.append({"title": "Ladle, best_fit, in fresh processes", "rows": large(10_000_000, args.rounds)})
-        print(results.plain(tables[1]["rows"]))  # type: ignore[arg-type]
+    for table in tables[1:]:
+        print(f"\n{table['title']}\n{results.plain(table['rows'])}")  # type: ignore[arg-type]
     if args.record:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         print(f"recorded in {results.append(results.run('packing', tables, missing=missing, peak_MiB=peak))}")
