@@ -5,7 +5,8 @@
 One set of lengths (log-normal, mu 6, sigma 1.2, at least 1; mean about 830 tokens) in rows of T = 2048. Rows, waste (slots
 that hold no token), tokens lost and documents cut are counted from what each returns; Ladle's rows are held against the
 classical algorithm's. TRL (bench/requirements-trl.txt) is run in an environment of its own, on the same lengths (ids of one
-byte, to spare memory). --large packs ten million documents too, in a process of its own, whose memory is told.
+byte, to spare memory). Two more tables: what one slot more in a row changes, and what asking a plan for rows costs. --large packs
+ten million documents too, in a process of its own, whose memory is told.
 """
 
 from __future__ import annotations
