@@ -117,7 +117,7 @@ def test_what_is_wrong_with_a_table_is_named(what, tmp_path):
         ({}, "expected path= .* or features="),
         ({"path": "file", "features": ["animal"]}, "expected path= .* or features="),
         ({"features": ["animal"]}, "line 2, column 'animal': expected a number, found 'ant'"),
-        ({"features": []}, "features: expected at least one column, found none"),
+        ({"features": []}, "features: expected a list of at least one column, found"),
         ({"path": "file", "on_error": "ignore"}, "on_error: expected 'stop' or 'skip', found 'ignore'"),
         ({"path": "file", "load": "image"}, "load: expected 'auto', or a function of a path, found 'image'"),
     ],

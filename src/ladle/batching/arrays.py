@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,9 @@ from ladle.batching.files import tensor
 from ladle.batching.table import place
 from ladle.errors import ClosedError, ConfigError, FormatError
 
+DTYPES = (None, "float16", "float32", "float64")
+NAMED_LABELS = ("label", "labels", "target", "y")
+
 
 class Arrays(Dataset[Any]):
     """`dataset[i]` is the i-th entry of each array: a tuple, a dict where a dict was given, or the entry itself of a single one.
@@ -25,7 +29,8 @@ class Arrays(Dataset[Any]):
 
     arrays: paths of .npy files, or arrays, of one length. dtype: what floating-point entries become (None: as they are); integers
     stay. Entries are the caller's own copies. A dataset of files pickles as their paths and maps them anew where it arrives.
-    `labels` is the last array where it is one integer a sample. Has close() and works in `with`.
+    `labels` is the array of a dict's "label", "labels", "target" or "y", else the last one, where it is one integer a sample.
+    Has close() and works in `with`.
     Raises ConfigError where lengths differ, naming them; FormatError for a file that is no array, or holds objects.
     """
 
@@ -36,6 +41,8 @@ class Arrays(Dataset[Any]):
         given: Any = arrays[0] if len(arrays) == 1 and isinstance(arrays[0], Mapping) else arrays
         if not given:
             raise ConfigError("arrays: expected at least one, found none")
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype: expected one of {', '.join(map(str, DTYPES))}, found {dtype!r}")
         self._names = list(given) if isinstance(given, Mapping) else None
         self._given: list[Any] = list(given.values()) if isinstance(given, Mapping) else list(given)
         self._alone, self._dtype = len(arrays) == 1 and self._names is None, dtype
@@ -59,20 +66,20 @@ class Arrays(Dataset[Any]):
         return self._size
 
     def __getitem__(self, index: int) -> Any:
-        return self._joined([self._entry(array[place(index, self._size)]) for array in self._open()])
+        row = place(index, self._size)
+        return self._joined([self._entries(np.array(array[row : row + 1]))[0] for array in self._open()])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples with one read of each array."""
         rows = np.array([place(index, self._size) for index in indices], dtype=np.int64)
-        columns = [array[rows] for array in self._open()]
-        return [self._joined([self._entry(column[i]) for column in columns]) for i in range(rows.size)]
+        columns = [self._entries(array[rows]) for array in self._open()]
+        return [self._joined(list(entries)) for entries in zip(*columns, strict=True)]
 
-    def _entry(self, value: Any) -> Any:
-        if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iub":
-            return int(value)
-        return (
-            tensor(value, self._dtype) if np.ndim(value) else torch.tensor(value.item(), dtype=_torch_float(value, self._dtype))
-        )
+    def _entries(self, values: NDArray[Any]) -> Sequence[Any]:
+        """An array's entries, one's own: ints where they are whole numbers, else tensors."""
+        if values.ndim == 1 and values.dtype.kind in "iub":
+            return list(map(int, values.tolist()))
+        return tensor(values, self._dtype).unbind()
 
     def _joined(self, entries: list[Any]) -> Any:
         if self._names is not None:
@@ -81,10 +88,16 @@ class Arrays(Dataset[Any]):
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """The last array, where it holds one integer a sample."""
-        last = self._open()[-1]
-        fits: bool = last.ndim == 1 and last.dtype.kind in "iub" and len(self._open()) > 1
-        return np.asarray(last) if fits else None
+        """The label of each sample, where an array holds one integer a sample for it."""
+        arrays, place = self._open(), -1
+        if self._names is not None:
+            place = next((self._names.index(name) for name in NAMED_LABELS if name in self._names), -1)
+        found = arrays[place]
+        return np.asarray(found) if found.ndim == 1 and found.dtype.kind in "iub" and len(arrays) > 1 else None
+
+    def __str__(self) -> str:
+        held = [f"{self._told(number)}: {array.dtype} {array.shape}" for number, array in enumerate(self._open())]
+        return f"{self._size:,} samples of {'; '.join(held)}"
 
     @property
     def fingerprint(self) -> str:
@@ -120,22 +133,30 @@ class Arrays(Dataset[Any]):
 
 
 def _opened(one: Any) -> NDArray[Any]:
-    if isinstance(one, str | os.PathLike):
-        try:
-            found = np.load(one, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise FormatError(one, None, "array", "an .npy file of numbers", str(error).split("\n", 1)[0]) from error
-        if not isinstance(found, np.ndarray):
-            found.close()
-            raise FormatError(one, None, "array", "one array (.npy)", "an archive of several (.npz)")
-    else:
-        found = one if isinstance(one, np.ndarray) else np.asarray(one)
+    found = _mapped(one) if isinstance(one, str | os.PathLike) else _held(one)
     if found.ndim == 0 or found.dtype.kind not in "iufb":
         raise ConfigError(f"arrays: expected numbers, one entry a sample, found {found.dtype} of shape {found.shape}")
-    array: NDArray[Any] = found
-    return array
-
-
-def _torch_float(value: Any, dtype: str | None) -> torch.dtype:
-    found: torch.dtype = getattr(torch, str(np.asarray(value).dtype) if dtype is None else dtype)
     return found
+
+
+def _mapped(path: str | os.PathLike[str]) -> NDArray[Any]:
+    place = Path(path)
+    if not place.is_file():
+        raise ConfigError(f"arrays: expected an .npy file, found {'a folder' if place.is_dir() else 'none'} at {place}")
+    try:
+        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise FormatError(path, None, "array", "an .npy file of numbers", str(error).split("\n", 1)[0]) from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise FormatError(path, None, "array", "one array (.npy)", "an archive of several (.npz)")
+    return found
+
+
+def _held(one: Any) -> NDArray[Any]:
+    if isinstance(one, np.ndarray):
+        return one
+    try:
+        return one.detach().cpu().numpy() if isinstance(one, torch.Tensor) else np.asarray(one)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"arrays: expected numbers, one entry a sample, found {type(one).__name__}: {error}") from error

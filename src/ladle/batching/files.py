@@ -15,6 +15,7 @@ from ladle.errors import ConfigError, FormatError, MissingExtra
 
 Load = Callable[[str], Any]
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
+MODES = ("RGB", "L", "RGBA", "LA", "CMYK", "YCbCr", "HSV", "LAB")
 TEXTS = frozenset({".txt", ".text", ".md"})
 
 
@@ -34,21 +35,37 @@ def load_array(path: str, dtype: str | None = "float32") -> Tensor:
 
 
 def load_image(path: str, size: tuple[int, int] | int | None = None, mode: str = "RGB") -> Tensor:
-    """An image as float32 (channels, height, width), 0 to 1. size: (height, width), or one for both, to resize to (bilinear).
+    """An image as float32 (channels, height, width), 0 to 1. size: (height, width), or one for both, to resize to (bilinear,
+    averaging where it shrinks).
 
-    mode: Pillow's, "RGB" or "L" as a rule. Raises MissingExtra without Pillow, OSError for a file that is no image.
+    mode: Pillow's; one of MODES. Grey images of 16 bits keep them. The camera's note of how it was held is not followed.
+    To choose: `load=functools.partial(load_image, size=224)`. Raises MissingExtra without Pillow, ConfigError for another size
+    or mode, OSError for a file that is no image, FormatError for one of more bits.
     """
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         raise MissingExtra("ladle.batching.load_image", "PIL", "images") from error
+    if mode not in MODES:
+        raise ConfigError(f"mode: expected one of {', '.join(MODES)}, found {mode!r}")
+    height, width = (size, size) if isinstance(size, int) or size is None else size
+    if size is not None and min(height or 0, width or 0) < 1:
+        raise ConfigError(f"size: expected at least 1 pixel each way, found {size!r}")
     with Image.open(path) as image:
-        found = image.convert(mode)
-        if size is not None:
-            height, width = (size, size) if isinstance(size, int) else size
+        deep = image.mode.startswith("I;16")
+        if image.mode in {"I", "F"} or (deep and mode not in {"L", "RGB"}):
+            raise FormatError(path, None, "pixels", f"8 bits a channel for {mode}, or 16 for L and RGB", f"mode {image.mode}")
+        found: Image.Image = image
+        if deep:
+            found = found.convert("F")  # else Pillow cuts off at 255
+        elif "transparency" in found.info and found.mode == "P":
+            found = found.convert("RGBA").convert(mode)
+        else:
+            found = found.convert(mode)
+        if height is not None and width is not None:
             found = found.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(found, dtype=np.float32) / 255
-    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        pixels = np.asarray(found, dtype=np.float32) / np.float32(65535 if deep else 255)
+    pixels = np.repeat(pixels[None], 3 if mode == "RGB" else 1, axis=0) if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
@@ -97,30 +114,3 @@ def tensor(array: Any, dtype: str | None = "float32") -> Tensor:
     if not found.flags.writeable or not found.flags.c_contiguous or not found.dtype.isnative:
         found = found.astype(found.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(found)
-
-
-class Skips:
-    """Which samples could not be made, shared by all processes: one byte a sample, so that counting twice changes nothing."""
-
-    def __init__(self, samples: int) -> None:
-        self._seen = torch.zeros(samples, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-
-    def note(self, index: int) -> None:
-        """This sample could not be made."""
-        self._seen[index] = 1
-
-    @property
-    def count(self) -> int:
-        """How many different samples could not be made so far, in any process."""
-        return int(self._seen.sum(dtype=torch.int64))
-
-    @property
-    def indices(self) -> list[int]:
-        """Which ones."""
-        return torch.nonzero(self._seen).flatten().tolist()
-
-
-def unreadable(path: str, where: str, error: Exception) -> FormatError:
-    """The error that names the sample and its file, for whatever its loading raised."""
-    reason = str(error).split("\n", 1)[0] or type(error).__name__
-    return FormatError(path, None, where, "a file that can be loaded", f"{type(error).__name__}: {reason}")

@@ -1,8 +1,10 @@
-"""Many strings as two arrays: what a forked worker reads stays shared, since nothing counts references in it."""
+"""Many strings as a few arrays: what a forked worker reads stays shared, since nothing counts references in it."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +20,11 @@ class Strings:
     @staticmethod
     def of(texts: Iterable[str]) -> Strings:
         """From any strings; one at a time, so that their list need not be held."""
-        content, ends = bytearray(), []
+        content, ends = bytearray(), array("q")
         for text in texts:
             content += text.encode("utf-8", "surrogateescape")
             ends.append(len(content))
-        return Strings(np.frombuffer(bytes(content), dtype=np.uint8), np.array(ends, dtype=np.int64))
+        return Strings(np.frombuffer(content, dtype=np.uint8), np.array(ends, dtype=np.int64))
 
     def __len__(self) -> int:
         return self.ends.size
@@ -30,3 +32,22 @@ class Strings:
     def __getitem__(self, index: int) -> str:
         first = int(self.ends[index - 1]) if index else 0
         return self.content[first : int(self.ends[index])].tobytes().decode("utf-8", "surrogateescape")
+
+    def first_empty(self) -> int | None:
+        """Where the first string of no length stands, if there is one."""
+        found = np.flatnonzero(np.diff(self.ends, prepend=0) == 0)
+        return int(found[0]) if found.size else None
+
+
+class Coded(NamedTuple):
+    """A column of words that recur: codes int64 [n] into words, which are in the order of their first appearance."""
+
+    codes: NDArray[np.int64]
+    words: list[str]
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> Coded:
+        """From any strings; each different one is held once."""
+        known: dict[str, int] = {}
+        codes = array("q", (known.setdefault(text, len(known)) for text in texts))
+        return Coded(np.array(codes, dtype=np.int64), list(known))

@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from ladle.batching.banner import memory
-from ladle.batching.columns import Columns, Parquet, columns_of
-from ladle.batching.files import OURS, Load, Skips, loader_of, unreadable
+from ladle.batching.columns import Columns
+from ladle.batching.csv_table import CSV
+from ladle.batching.files import Load
+from ladle.batching.frame import Frame
 from ladle.batching.labels import Labels
+from ladle.batching.numeric import Rows
+from ladle.batching.parquet import Parquet
+from ladle.batching.reading import Reading
 from ladle.batching.strings import Strings
 from ladle.errors import ConfigError
-
-GROUPS_KEPT = 2  # row groups of a Parquet file that stay in memory
 
 
 class Table(Dataset[Any]):
@@ -33,14 +33,16 @@ class Table(Dataset[Any]):
 
     source: a .csv, .tsv or .parquet file (extra `parquet`), or a DataFrame. path: the column of files, relative to `root` (the
     table's own folder by default); or features: numeric columns. label: a column, or None; words become the numbers of the
-    sorted `classes`, whole numbers stay, other numbers are float32. load: a function of a path, or "auto": .npy, images (extra
-    `images`) and .txt by suffix. transform: applied to each sample. on_error: a file that cannot be loaded is an error that
-    names row and path ("stop"), or is left out of its batch and counted in `skipped` ("skip": the dataset gives None for it).
-    fill: what stands for a missing number (None: an error). delimiter: of CSV. memory_limit: bytes that features may take;
-    a larger Parquet file is read by row group, two of which stay in memory (so read it in order, or `cache` it first).
+    sorted `classes`, whole numbers stay, other numbers are float32. classes: the words in the order of their numbers, as a
+    training table's `.classes` has them, so that a validation table that lacks one numbers the others alike. load: a function of
+    a path, or "auto": .npy, images (extra `images`) and .txt by suffix. transform: applied to each sample. on_error: a file that
+    cannot be loaded is an error that names row and path ("stop"), or is left out of its batch and counted in `skipped` ("skip":
+    the dataset gives None for it; see `drop_missing`). fill: what stands for a missing number (None: an error). delimiter: of a
+    CSV file. memory_limit: bytes that features may take (half of the memory by default); a larger Parquet file is read by row
+    group, the last used of which stay in memory (so read it in order, or `cache` it first). str(table) says which.
 
-    Only the listing is held, as arrays that forked workers share. `labels`, `classes`, `describe(index)`, `skipped`.
-    Raises ConfigError naming the columns there are, FormatError naming line and column.
+    Only the listing is held, as arrays that forked workers share. `labels`, `classes`, `describe(index)`, `skipped`,
+    `skipped_rows`. Raises ConfigError naming the columns there are, FormatError naming line and column.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Table(Dataset[Any]):
         path: str | None = None,
         features: Sequence[str] | None = None,
         label: str | None = None,
+        classes: Sequence[str] | None = None,
         load: Load | Literal["auto"] = "auto",
         root: str | os.PathLike[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -62,131 +65,110 @@ class Table(Dataset[Any]):
             raise ConfigError(
                 f"table: expected path= (a column of files) or features= (numeric columns), found {path=}, {features=}"
             )
-        if on_error not in ("stop", "skip"):
-            raise ConfigError(f"on_error: expected 'stop' or 'skip', found {on_error!r}")
+        if classes is not None and label is None:
+            raise ConfigError("classes: expected label= with it, the column whose words they are, found none")
         columns = columns_of(source, delimiter)
         self.where, self.transform, self.on_error = columns.where, transform, on_error
-        for name in [path, label, *(features or ())]:
-            if name is not None and name not in columns.names:
-                raise ConfigError(f"{self.where}: column: expected one of {', '.join(columns.names)}, found {name!r}")
-        self._load = loader_of(load)
+        asked = [name for name in (path, label) if name is not None] + ([] if isinstance(features, str) else list(features or ()))
+        for name in asked:
+            if name not in columns.names:
+                raise ConfigError(f"{self.where}: column: expected one of {_listed(columns.names)}, found {name!r}")
         self._paths: Strings | None = None
-        self._rows: _Rows | None = None
+        self._rows: Rows | None = None
         if path is not None:
-            self._paths, size = columns.strings(path), 0
-            size = len(self._paths)
+            self._paths = columns.strings(path)
+            self._size = len(self._paths)
             home = Path(source).parent if isinstance(source, str | os.PathLike) else Path()
             self._root = os.fspath(home if root is None else root)
+            if on_error == "stop" and (row := self._paths.first_empty()) is not None:
+                raise ConfigError(f"{self.where}: row {row}, column {path!r}: expected a file's path, found an empty one")
         else:
-            self._rows = _Rows(columns, list(features or ()), fill, memory_limit)
-            size = len(self._rows)
-        self._labels = None if label is None else Labels(columns.values(label), f"{self.where}, column {label!r}")
+            self._rows = Rows(columns, features or (), fill, memory_limit)
+            self._size = len(self._rows)
+        if self._size == 0:
+            raise ConfigError(f"{self.where}: expected at least one row, found none")
+        self._labels: Labels | None = None
+        if label is not None:
+            column = columns.values(label) if classes is None else columns.words(label)
+            self._labels = Labels(column, f"{self.where}, column {label!r}", classes)
         self.classes = None if self._labels is None else self._labels.classes
         self.labels: NDArray[Any] | None = None if self._labels is None else self._labels.values
-        if size == 0:
-            raise ConfigError(f"{self.where}: expected at least one row, found none")
-        self._size = size
-        self._skips = Skips(size) if on_error == "skip" else None
+        self._reading = Reading(load, on_error, self._size)
         self.in_memory = self._rows is not None and self._rows.whole
-        self.seed_samples = transform is not None or (path is not None and self._load not in OURS)
+        self.seed_samples = transform is not None or (path is not None and not self._reading.ours)
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, index: int) -> Any:
         row = place(index, self._size)
-        sample = self._sample(row)
-        if sample is None:
-            return None
+        if self._rows is not None:
+            return self._whole(row, self._rows[row])
+        sample = self._reading.sample(row, self.describe(row), lambda: f"row {row} of {self.where}")
+        return None if sample is None else self._whole(row, sample)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples; rows of numbers with one read of each row group."""
+        if self._rows is None:
+            return [self[index] for index in indices]
+        rows = [place(index, self._size) for index in indices]
+        return [self._whole(row, sample) for row, sample in zip(rows, self._rows.take(rows), strict=True)]
+
+    def _whole(self, row: int, sample: Any) -> Any:
         if self.transform is not None:
             sample = self.transform(sample)
         return sample if self._labels is None else (sample, self._labels[row])
 
-    def _sample(self, row: int) -> Any:
-        if self._paths is None:
-            return self._rows[row] if self._rows is not None else None
-        path = os.path.join(self._root, self._paths[row])
-        try:
-            return self._load(path)
-        except Exception as error:
-            if self._skips is None:
-                raise unreadable(path, f"row {row} of {self.where}", error) from error
-            self._skips.note(row)
-            return None
+    @property
+    def load(self) -> Load | None:
+        """What loads a file; None for a table of numbers."""
+        return None if self._paths is None else self._reading.load
 
     @property
     def skipped(self) -> int:
         """How many different files could not be loaded so far, in all processes."""
-        return 0 if self._skips is None else self._skips.count
+        return len(self.skipped_rows)
+
+    @property
+    def skipped_rows(self) -> list[int]:
+        """The rows whose files could not be loaded so far, in any process."""
+        return self._reading.left_out
 
     def describe(self, index: int) -> str:
-        """What stands in a row, for messages."""
+        """What stands in a row, for messages: its file's path, or its number."""
         row = place(index, self._size)
         return f"row {row} of {self.where}" if self._paths is None else os.path.join(self._root, self._paths[row])
 
+    def __str__(self) -> str:
+        held = f"files below {self._root or '.'}, read when they are asked for" if self._rows is None else str(self._rows)
+        return f"{self.where}: {self._size:,} rows; {held}"
+
     @property
     def fingerprint(self) -> str:
-        """A hash of the listing (of files their names, not their contents)."""
+        """A hash of the listing (of files their names, not their contents) or of the numbers, and of the labels."""
         hashed = hashlib.blake2b(digest_size=16)
         if self._paths is not None:
             hashed.update(self._paths.content.data)
             hashed.update(self._paths.ends.data)
         if self._rows is not None:
-            hashed.update(self._rows.told.encode())
+            hashed.update(self._rows.fingerprint.encode())
         if self.labels is not None:
             hashed.update(np.ascontiguousarray(self.labels).data)
         return hashed.hexdigest()
 
 
-class _Rows:
-    """Numeric columns: one array where it fits, else the file's row groups as they are asked for."""
-
-    def __init__(self, columns: Columns, names: list[str], fill: float | None, memory_limit: int | None) -> None:
-        if not names:
-            raise ConfigError("features: expected at least one column, found none")
-        self._names, self._fill = names, fill
-        limit = memory() // 2 if memory_limit is None else memory_limit
-        self._file: Parquet | None = None
-        self._numbers: NDArray[np.float32] | None = None
-        self._groups: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
-        if isinstance(columns, Parquet):
-            needed = sum(columns.group_rows) * len(names) * 4
-            self._ends = np.cumsum(columns.group_rows, dtype=np.int64)
-            if needed > limit:
-                self._file = columns
-        elif hasattr(columns, "path") and os.path.getsize(columns.path) > limit:
-            raise ConfigError(
-                f"{columns.where}: expected a table of at most {limit:,} bytes, found {os.path.getsize(columns.path):,}; CSV "
-                f"cannot be read in parts: convert it to Parquet, or raise memory_limit"
-            )
-        if self._file is None:
-            self._numbers = columns.numbers(names, fill)
-        self.told = f"{columns.where}:{','.join(names)}:{len(self)}:{fill}"
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it is in memory."""
-        return self._numbers is not None
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if self._numbers is None else len(self._numbers)
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        """float32 [features], one's own."""
-        if self._numbers is not None:
-            return torch.from_numpy(self._numbers[row].copy())
-        group = int(np.searchsorted(self._ends, row, side="right"))
-        if group not in self._groups:
-            if self._file is None:
-                raise IndexError(row)
-            self._groups[group] = self._file.group(group, self._names, self._fill)
-            while len(self._groups) > GROUPS_KEPT:
-                self._groups.popitem(last=False)
-        first = int(self._ends[group - 1]) if group else 0
-        return torch.from_numpy(self._groups[group][row - first].copy())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_groups": OrderedDict()}
+def columns_of(source: Any, delimiter: str) -> Columns:
+    """The table that a path or a DataFrame is. Raises ConfigError for what is neither."""
+    if hasattr(source, "columns") and hasattr(source, "__getitem__"):
+        return Frame(source)
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(f"table: expected a path (.csv, .tsv, .parquet) or a DataFrame, found {type(source).__name__}")
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(f"table: expected a file, found {'a folder' if path.is_dir() else 'none'} at {path}")
+    if path.suffix.lower() in {".parquet", ".pq"}:
+        return Parquet(path)
+    return CSV(path, "\t" if path.suffix.lower() == ".tsv" and delimiter == "," else delimiter)
 
 
 def place(index: Any, size: int) -> int:
@@ -196,3 +178,8 @@ def place(index: Any, size: int) -> int:
     if not 0 <= found < size:
         raise IndexError(f"index: expected {-size} to {size - 1}, found {number}")
     return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names; those that blanks surround in quotes, so that one sees it."""
+    return ", ".join(name if name and name == name.strip() else repr(name) for name in names)
