@@ -1,5 +1,7 @@
 """Samples made once: the same bytes however often the writer was killed, nothing half-written that opens."""
 
+import functools
+import io
 import json
 import os
 import random
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from ladle.batching import Arrays, cache
+from ladle.batching import Arrays, cache, identity
 from ladle.errors import ConfigError, FormatError
 
 
@@ -167,13 +169,144 @@ def test_killed_at_random_moments_the_bytes_are_the_same(tmp_path, workers):
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_two_writers_do_not_mix(tmp_path):
-    from ladle.batching.cache import _alone
+COUNTED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_cache_data import Noise
+from ladle.batching import cache
 
+class Counted(Noise):
+    __qualname__ = "Noise"
+    def __getitem__(self, index):
+        with open(sys.argv[3], "a") as made:
+            made.write(f"{index}\\n")
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+print(len(cache(Counted(200), sys.argv[2], workers=0, seed=3)))
+"""
+
+
+@pytest.mark.slow
+def test_writers_that_come_at_once_make_each_sample_once(tmp_path):
+    (tmp_path / "test_cache_data.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    command = [sys.executable, "-c", COUNTED, str(tmp_path), str(tmp_path / "a"), str(tmp_path / "made")]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [writer.communicate(timeout=120) for writer in writers]
+    assert [out for out, _ in told] == ["200\n"] * 3, told
+    assert [int(line) for line in (tmp_path / "made").read_text().splitlines()] == list(range(200))
+    assert contents(tmp_path / "a") == contents(cache(Noise(200), tmp_path / "b", workers=0, seed=3).folder)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("a")) == ["a"]
+
+
+def test_it_is_said_that_another_writer_is_waited_for(tmp_path, monkeypatch):
+    from ladle.batching import cache as found  # the function: the module has its name
+
+    module = sys.modules[found.__module__]
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0)
     (tmp_path / "a.partial").mkdir()
-    with (
-        _alone(tmp_path / "a.partial.lock"),
-        pytest.raises(ConfigError, match="expected to write it alone, found another process at it"),
-    ):
+    hold = "import fcntl, sys, time; file = open(sys.argv[1], 'ab'); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); time.sleep(1)"
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "a.partial.lock")], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.warns(UserWarning, match=r"a\.partial: another process writes this cache; waiting for it"):
+            assert len(cache(Noise(), tmp_path / "a", workers=0)) == 40
+
+
+def test_killed_after_its_last_word_a_cache_is_finished_without_making_a_sample(tmp_path):
+    whole = cache(Noise(), tmp_path / "whole", workers=0)
+    cache(Noise(), tmp_path / "a", workers=0)
+    (tmp_path / "a").rename(tmp_path / "a.partial")  # as it stands before its last step
+    (tmp_path / "a.partial/shape.json").write_text("0")
+    finished = cache(Unmakable(), tmp_path / "a", workers=0)
+    assert contents(finished.folder) == contents(whole.folder)
+
+
+class Unmakable(Noise):
+    __qualname__ = "Noise"
+
+    def __getitem__(self, index):
+        raise AssertionError("made again")
+
+
+def test_a_cache_of_other_samples_of_the_same_dataset_is_refused(tmp_path):
+    subset, both = torch.utils.data.Subset, torch.utils.data.ConcatDataset
+    cache(subset(Noise(), [0, 1]), tmp_path / "subset", workers=0)
+    with pytest.raises(ConfigError, match="subset: listing: expected"):
+        cache(subset(Noise(), [5, 6]), tmp_path / "subset", workers=0)
+    assert len(cache(subset(Noise(), [0, 1]), tmp_path / "subset", workers=0)) == 2
+    cache(both([subset(Noise(), [0]), subset(Noise(), [1, 2])]), tmp_path / "both", workers=0)
+    with pytest.raises(ConfigError, match="both: listing: expected"):
+        cache(both([subset(Noise(), [0, 1]), subset(Noise(), [2])]), tmp_path / "both", workers=0)
+    tensors = torch.utils.data.TensorDataset
+    cache(tensors(torch.zeros(4)), tmp_path / "tensors", workers=0)
+    with pytest.raises(ConfigError, match="tensors: listing: expected"):
+        cache(tensors(torch.ones(4)), tmp_path / "tensors", workers=0)
+
+
+def test_the_functions_that_make_samples_are_told_by_name_and_arguments(tmp_path):
+    class Scaled(Noise):
+        transform = functools.partial(torch.mul, other=2)
+
+    cache(Scaled(), tmp_path / "a", workers=0)
+    Scaled.transform = functools.partial(torch.mul, other=3)
+    with pytest.raises(ConfigError, match=r"dataset: expected '.*Scaled\(transform=.*mul\(other=3\)\)', found .*other=2"):
+        cache(Scaled(), tmp_path / "a", workers=0)
+    assert identity.named(Noise()) == "Noise"  # an address would differ in every process
+    assert identity.named(functools.partial(half, Noise())) == "half(Noise)"
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ("{", "content: expected JSON as a cache writes it"),
+        ("[" * 100_000, "content: expected JSON as a cache writes it"),
+        ("[]", "format: expected 1, found list; it was written by another version"),
+        ({"format": 2}, "format: expected 1, found 2; it was written by another version"),
+        ({"of": []}, "of: expected the dataset that was cached"),
+        ({"arrays": 10**12}, "arrays: expected 3 for this shape, found 1000000000000"),
+        ({"shape": {"dict": 3}}, "arrays: expected None for this shape"),
+        ({"of": {"samples": 41}}, r"000\.npy: samples: expected 41, found 40; write the cache again"),
+    ],
+)
+def test_what_a_cache_says_of_itself_is_checked(tmp_path, told, message):
+    from ladle.batching.cached import CachedSamples
+
+    cache(Noise(), tmp_path / "a", workers=0)
+    stated = tmp_path / "a/cache.json"
+    stated.write_text(told if isinstance(told, str) else json.dumps({**json.loads(stated.read_text()), **told}))
+    with pytest.raises(FormatError, match=message):
+        CachedSamples(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (iter([1]), "cache: expected a dataset with __len__ and __getitem__, found list_iterator"),
+        ([], "dataset: expected at least one sample, found none"),
+        ([{1: 2}], "sample 0: expected keys that are str, found 1"),
+        ([torch.zeros(2, dtype=torch.bfloat16)], "sample 0: expected numbers as NumPy has them, found .*BFloat16"),
+        ([None], "sample 0: expected one, found none"),
+        ([1, 2.5], "sample 1, field 0: expected int64 .* found float64"),
+        ([(1, 2), (1,)], "sample 1: expected a sample built like sample 0, found another"),
+    ],
+)
+def test_what_cannot_be_cached_is_named(tmp_path, dataset, message):
+    with pytest.raises(ConfigError, match=message):
+        cache(dataset, tmp_path / "a", workers=0)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_file_in_the_cache_s_place_is_left_alone(tmp_path):
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(ConfigError, match="a: expected a cache or an empty folder, found a file; name another folder"):
         cache(Noise(), tmp_path / "a", workers=0)
-    assert len(cache(Noise(), tmp_path / "a", workers=0)) == 40
+    assert (tmp_path / "a").read_text() == "mine"
+
+
+def test_progress_is_told_by_the_sample(tmp_path, monkeypatch):
+    from ladle.corpus import progress
+
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0)
+    drawn = io.StringIO()
+    cache(Noise(), tmp_path / "a", workers=0, progress=drawn)
+    assert drawn.getvalue().startswith("caching: 40 of 40 samples, ")

@@ -6,22 +6,25 @@ import fcntl
 import json
 import os
 import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ladle.batching.arrays import Arrays
+from ladle.batching.cached import FORMAT, STATED, CachedSamples, read_json, same
+from ladle.batching.identity import kind, listing, named
 from ladle.errors import ConfigError, FormatError
 
-FORMAT = 1
 EACH = 64  # samples asked for at once
 NOTED = 8  # such batches between two notes of how far it is
-STATED = "cache.json"  # written last: without it a folder is no cache
+PROGRESS, SHAPE = "progress.json", "shape.json"  # of a cache that is being written
+PATIENCE_SECONDS = 5  # before it is said that another process is waited for
 
 
 def cache(
@@ -38,45 +41,40 @@ def cache(
     dataset: map-style, of samples of one shape: tensors, arrays and numbers, in a tuple or a dict or alone. transform: applied to
     each sample first. Random numbers in either are keyed by (seed, sample), so that the bytes are the same for any number of
     `workers` and of kills: a run that is killed goes on where it was, in `out`.partial, which becomes `out` when it is whole.
-    progress: where to draw it.
+    Another process that asks for the same cache meanwhile waits for it. progress: where to draw it.
 
-    Raises ConfigError for a sample of another shape (naming it and both shapes), for a cache of another dataset (naming what
-    differs), and while another process writes it; OSError for a full disk, before anything is written.
+    A dataset is known by its class, its length, the names of its functions, and its `fingerprint` where it has one, as Table,
+    Folder and Arrays do (of files it covers the names, not the contents); a Subset by its indices too. Where you change what is
+    inside a function, name another folder.
+
+    Raises ConfigError for a sample of another shape (naming it and both shapes) and for a cache of another dataset (naming what
+    differs); OSError for a full disk, before anything is written.
     """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(f"cache: expected a dataset with __len__ and __getitem__, found {type(dataset).__name__}")
     place = Path(out)
     told = _identity(dataset, transform, seed)
     if (place / STATED).exists():
         return CachedSamples(place, told)
-    if place.exists() and any(place.iterdir()):
-        raise ConfigError(f"{place}: expected a cache or an empty folder, found other files in it; name another folder")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        what = "other files in it" if place.is_dir() else "a file"
+        raise ConfigError(f"{place}: expected a cache or an empty folder, found {what}; name another folder")
     partial = place.with_name(place.name + ".partial")
     partial.mkdir(parents=True, exist_ok=True)
     with _alone(partial.with_name(partial.name + ".lock")):
         if not (place / STATED).exists():  # another process may have finished it meanwhile
-            _fill(dataset, transform, partial, told, workers=workers, seed=seed, progress=progress)
+            if not (partial / STATED).exists():
+                _fill(dataset, transform, partial, told, workers=workers, seed=seed, progress=progress)
+            for note in (PROGRESS, SHAPE):
+                (partial / note).unlink(missing_ok=True)
             if place.exists():
                 place.rmdir()
             partial.replace(place)
             _sync(place.parent)
+        else:
+            with suppress(OSError):  # made before the wait, and empty
+                partial.rmdir()
     return CachedSamples(place, told)
-
-
-class CachedSamples(Arrays):
-    """What `cache` has written: samples as the dataset gave them, floating-point values as they were stored."""
-
-    def __init__(self, folder: str | os.PathLike[str], expected: dict[str, Any] | None = None) -> None:
-        """folder: of a finished cache. expected: the dataset's identity, where it is known."""
-        self.folder = Path(folder)
-        told = _read(self.folder / STATED)
-        if expected is not None:
-            _same(self.folder, told["of"], expected)
-        self._shape = told["shape"]
-        super().__init__(*(self.folder / f"{number:03}.npy" for number in range(told["arrays"])), dtype=None)
-        if len(self) != told["of"]["samples"]:
-            raise FormatError(self.folder / "000.npy", None, "samples", told["of"]["samples"], len(self), "write the cache again")
-
-    def _joined(self, entries: list[Any]) -> Any:
-        return _built(self._shape, entries)
 
 
 def _fill(
@@ -110,7 +108,7 @@ def _fill(
     arrays: list[np.memmap[Any, Any]] = []
     shape: Any = None
     if done:
-        shape, arrays = _read(folder / "shape.json"), _mapped(folder)
+        shape, arrays = read_json(folder / SHAPE), _mapped(folder)
         batches.load_state_dict({**batches.state_dict(), "position": done})
     with Progress("caching", samples, progress, unit="samples") as moved, batches:
         for turn, batch in enumerate(batches if done < samples else [], 1):
@@ -119,7 +117,7 @@ def _fill(
                 found = _flattened(sample, leaves, f"sample {number}")
                 if shape is None:
                     shape, arrays = found, _created(folder, leaves, samples)
-                    _write_json(folder / "shape.json", shape)
+                    _write_json(folder / SHAPE, shape)
                 _fits(number, found, shape, leaves, arrays)
                 for array, leaf in zip(arrays, leaves, strict=True):
                     array[number] = leaf
@@ -128,14 +126,12 @@ def _fill(
             if turn % NOTED == 0:
                 for array in arrays:
                     array.flush()
-                _write_json(folder / "progress.json", {"of": told, "done": done})
+                _write_json(folder / PROGRESS, {"of": told, "done": done})
     if done != samples:
         raise ConfigError(f"{folder}: expected {samples} samples, found {done}: the dataset has shrunk")
     for number in range(len(arrays)):
         with open(folder / f"{number:03}.npy", "rb") as file:
             os.fsync(file.fileno())
-    (folder / "progress.json").unlink(missing_ok=True)
-    (folder / "shape.json").unlink()
     _write_json(folder / STATED, {"format": FORMAT, "of": told, "arrays": len(arrays), "shape": shape})
 
 
@@ -175,32 +171,25 @@ def _as_arrays(samples: list[Any]) -> list[Any]:
 def _identity(dataset: Any, transform: Callable[[Any], Any] | None, seed: int) -> dict[str, Any]:
     """What must be the same for a cache to be of this dataset: all that can be known without making samples."""
     return {
-        "dataset": type(dataset).__qualname__,
+        "dataset": kind(dataset),
         "samples": len(dataset),
-        "listing": str(getattr(dataset, "fingerprint", "")),
-        "transform": None if transform is None else getattr(transform, "__qualname__", type(transform).__qualname__),
+        "listing": listing(dataset),
+        "transform": None if transform is None else named(transform),
         "seed": seed,
     }
 
 
-def _same(folder: Path, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    for name, value in expected.items():
-        if found.get(name) != value:
-            raise ConfigError(
-                f"{folder}: {name}: expected {value!r}, found {found.get(name)!r}: it is the cache of another dataset; name "
-                f"another folder, or remove this one"
-            )
-
-
 def _begun(folder: Path, told: dict[str, Any]) -> int:
     """How many samples are written already. Raises ConfigError where they are of another dataset."""
-    path = folder / "progress.json"
+    path = folder / PROGRESS
     if not path.exists():
         for old in folder.iterdir():
             old.unlink()
         return 0
-    found = _read(path)
-    _same(folder, found["of"], told)
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("of"), dict) or not isinstance(found.get("done"), int):
+        raise FormatError(path, None, "content", "how far a cache is", found, "remove the folder")
+    same(folder, found["of"], told)
     return int(found["done"])
 
 
@@ -225,23 +214,19 @@ def _created(folder: Path, leaves: list[NDArray[Any]], samples: int) -> list[np.
 def _flattened(sample: Any, leaves: list[NDArray[Any]], where: str) -> Any:
     """The sample's structure as JSON values, its arrays into `leaves`."""
     if isinstance(sample, dict):
-        return {"dict": {str(key): _flattened(value, leaves, f"{where}, {key!r}") for key, value in sample.items()}}
+        if other := [key for key in sample if not isinstance(key, str)]:
+            raise ConfigError(f"cache: {where}: expected keys that are str, found {other[0]!r}")
+        return {"dict": {key: _flattened(value, leaves, f"{where}, {key!r}") for key, value in sample.items()}}
     if isinstance(sample, tuple | list):
         return {"tuple": [_flattened(value, leaves, f"{where}, field {i}") for i, value in enumerate(sample)]}
-    array = sample.detach().cpu().numpy() if isinstance(sample, torch.Tensor) else np.asarray(sample)
+    try:
+        array = sample.detach().cpu().numpy() if isinstance(sample, torch.Tensor) else np.asarray(sample)
+    except (TypeError, ValueError) as error:  # a torch.bfloat16, or a list of unlike ones
+        raise ConfigError(f"cache: {where}: expected numbers as NumPy has them, found {error}") from error
     if array.dtype.kind not in "iufb":
         raise ConfigError(f"cache: {where}: expected numbers, found {type(sample).__name__}; a transform can make some of it")
     leaves.append(array)
     return "leaf"
-
-
-def _built(shape: Any, entries: list[Any]) -> Any:
-    """The sample of this structure, whose entries are taken from the front."""
-    if shape == "leaf":
-        return entries.pop(0)
-    if "dict" in shape:
-        return {key: _built(value, entries) for key, value in shape["dict"].items()}
-    return tuple(_built(value, entries) for value in shape["tuple"])
 
 
 def _fits(number: int, found: Any, shape: Any, leaves: list[NDArray[Any]], arrays: Sequence[NDArray[Any]]) -> None:
@@ -253,13 +238,6 @@ def _fits(number: int, found: Any, shape: Any, leaves: list[NDArray[Any]], array
                 f"cache: sample {number}, field {field}: expected {array.dtype} of shape {array.shape[1:]} as sample 0 has, "
                 f"found {leaf.dtype} of shape {leaf.shape}; resize with transform="
             )
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise FormatError(path, None, "content", "JSON as a cache writes it", str(error), "remove the folder") from error
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -281,10 +259,23 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
+    """One process at a time; the others wait until it has the cache, or is gone."""
     with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{path.with_suffix('')}: expected to write it alone, found another process at it") from None
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not _taken(file):
+            if time.monotonic() > until:
+                warnings.warn(f"{path.with_suffix('')}: another process writes this cache; waiting for it", stacklevel=4)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                break
+            time.sleep(0.02)
         yield
         path.unlink(missing_ok=True)
+
+
+def _taken(file: BinaryIO) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -9,15 +9,17 @@ from typing import Self, TextIO
 from tqdm import tqdm
 
 LINE_SECONDS = 5.0
+MANY = 10_000_000
 
 
 class Progress:
     """Call it with what was done since its last call. stream: where to draw, or None to draw nothing."""
 
     def __init__(self, label: str, total: int, stream: TextIO | None, *, unit: str = "B") -> None:
-        """unit: of total; bytes are told in MB, anything else in millions."""
+        """unit: of total; bytes are told in MB, anything else by number, or in millions where it is many."""
         self._label, self._total, self._stream = label, total, stream
-        self._millions = "MB" if unit == "B" else f"million {unit}"
+        self._each = 1e6 if unit == "B" or total >= MANY else 1.0
+        self._unit = "MB" if unit == "B" else f"million {unit}" if total >= MANY else unit
         self._done = 0
         self._start = self._last = time.monotonic()
         self._bar: tqdm[None] | None = None
@@ -30,10 +32,10 @@ class Progress:
             self._bar.update(more)
         elif self._stream is not None and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
-            speed = self._done / 1e6 / (self._last - self._start)
+            speed = self._done / self._each / (self._last - self._start)
             print(
-                f"{self._label}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} {self._millions}, "
-                f"{speed:.1f} {self._millions}/s",
+                f"{self._label}: {self._done / self._each:,.0f} of {self._total / self._each:,.0f} {self._unit}, "
+                f"{speed:,.1f} {self._unit}/s",
                 file=self._stream,
                 flush=True,
             )
