@@ -1,4 +1,15 @@
-"""Any dataset in batches: images, tables, arrays, texts of unequal length. Needs torch (`pip install 'ladle[torch]'`)."""
+"""Any dataset in batches: images, tables, arrays, texts of unequal length. Needs torch (`pip install 'ladle[torch]'`).
+
+Any torch Dataset will do. One may say more of itself, by attributes that Table, Folder and Arrays have, and any other may:
+
+    describe(index) -> str   what stands there, a file's path for instance: named in errors
+    labels                   one label a sample, as an array: for balance="class", and to warn of batches of one class
+    in_memory (bool)         samples come without reading or decoding: workers="auto" then starts none
+    seed_samples (bool)      samples draw random numbers (by default they may): False saves seeding each of them
+    on_error                 "skip": samples may be None, and are left out of their batch
+    fingerprint (str)        a hash of what it lists: by it `cache` knows its own
+    __getitems__(indices)    several samples at once, used where seed_samples is False
+"""
 
 from __future__ import annotations
 
@@ -21,6 +32,7 @@ if TYPE_CHECKING:
     from ladle.batching.folder import Folder as Folder
     from ladle.batching.keyed import generator as generator
     from ladle.batching.pairs import pair as pair
+    from ladle.batching.reading import drop_missing as drop_missing
     from ladle.batching.table import Table as Table
 
 _WHERE = {
@@ -28,6 +40,7 @@ _WHERE = {
     "load_image": "files",
     "load_array": "files",
     "cache": "cache",
+    "drop_missing": "reading",
     "Table": "table",
     "Folder": "folder",
     "Arrays": "arrays",
@@ -47,6 +60,7 @@ __all__ = [
     "Padded",
     "Table",
     "cache",
+    "drop_missing",
     "generator",
     "load_array",
     "load_image",

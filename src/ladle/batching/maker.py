@@ -12,6 +12,7 @@ from torch.utils.data import default_collate, get_worker_info
 from ladle.batching.collate import Pad, stack
 from ladle.batching.keyed import Keys, put_back
 from ladle.batching.parcel import Parcel, portable
+from ladle.batching.reading import leaves_out
 from ladle.batching.walk import Request
 from ladle.errors import ConfigError
 
@@ -64,7 +65,7 @@ class Maker:
         return samples
 
     def _collated(self, samples: list[Any], request: Request) -> Any:
-        if getattr(self.dataset, "on_error", "stop") == "skip":  # it gives None for a file that cannot be loaded
+        if leaves_out(self.dataset):
             samples = [sample for sample in samples if sample is not None]
             if not samples:
                 raise ConfigError(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
 from ladle.batching.files import OURS, Load, loader_of
 from ladle.errors import ConfigError, FormatError, MissingExtra
@@ -56,6 +57,15 @@ class Reading:
     def left_out(self) -> list[int]:
         """The samples that could not be loaded so far, in any process."""
         return [] if self._left_out is None else torch.nonzero(self._left_out).flatten().tolist()
+
+
+def leaves_out(dataset: Any) -> bool:
+    """Whether a dataset, or one that it wraps, gives None for a file that cannot be loaded."""
+    if isinstance(dataset, Subset):
+        return leaves_out(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return any(map(leaves_out, dataset.datasets))
+    return getattr(dataset, "on_error", "stop") == "skip"
 
 
 def drop_missing(samples: list[Any]) -> list[Any]:
