@@ -107,24 +107,25 @@ def kept(starts: I64, lengths: I64, packing: Packing) -> tuple[I64, I64]:
 
 def cut(starts: I64, lengths: I64, row_length: int, at_once: int = 2 * AT_ONCE) -> Iterator[Cut]:
     """The pieces of some documents that have tokens, in order: at most at_once of them at a time."""
+    long = np.flatnonzero(lengths > row_length)
     parts = np.ones_like(lengths)
-    long = lengths > row_length
     parts[long] = -(-lengths[long] // row_length)
     after = np.cumsum(parts)
     for low in range(0, int(after[-1]) if after.size else 0, at_once):
         high = min(low + at_once, int(after[-1]))
         first, last = np.searchsorted(after, [low, high - 1], side="right").tolist()
-        of = slice(first, last + 1)
-        begin = np.maximum(after[of] - parts[of], low)  # the first piece of each document that is asked for
-        times = np.minimum(after[of], high) - begin
-        start, length = np.repeat(starts[of], times), np.repeat(lengths[of], times)
+        times = parts[first : last + 1].copy()  # how many pieces of each document are asked for
+        times[0] -= low - (after[first] - parts[first])
+        times[-1] -= after[last] - high
+        start, length = np.repeat(starts[first : last + 1], times), np.repeat(lengths[first : last + 1], times)
         part = np.zeros_like(start)
         # Most documents are one piece: only what comes of the long ones is touched again.
-        which = np.flatnonzero(long[of])
-        many = times[which]
+        which = long[slice(*np.searchsorted(long, [first, last + 1]))]
+        many = times[which - first]
+        begin = np.minimum(after[which], high) - many
         counter = np.arange(int(many.sum()), dtype=np.int64) - np.repeat(np.cumsum(many) - many, many)
-        place = np.repeat(begin[which] - low, many) + counter
-        number = np.repeat((begin - (after[of] - parts[of]))[which], many) + counter
+        place = np.repeat(begin - low, many) + counter
+        number = np.repeat(begin - (after[which] - parts[which]), many) + counter
         rest = length[place] - number * row_length
         start[place] += number * row_length
         length[place], part[place] = np.minimum(rest, row_length), 2 * number + (rest > row_length)
