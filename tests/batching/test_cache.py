@@ -128,6 +128,36 @@ def test_a_full_disk_is_one_error_before_anything_is_written(tmp_path, monkeypat
     assert not list((tmp_path / "a.partial").glob("*.npy"))
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    told = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", folder], capture_output=True, text=True)
+    if told.returncode:
+        pytest.skip(f"this system refuses to mount a tmpfs: {told.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_leaves_nothing_that_opens_and_room_helps(small_disk):
+    with pytest.raises(OSError, match=r"No space left on device: the cache needs 160,000 bytes, 1\d\d,\d{3} are free"):
+        cache(Noise(4000), small_disk / "a", workers=0)
+    assert not (small_disk / "a").exists()
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space left on device"):
+        cache(Noise(1000), small_disk / "a", workers=0, transform=functools.partial(taking_room, filler))
+    assert not (small_disk / "a").exists()
+    filler.unlink()
+    (small_disk / "b").mkdir()
+    assert len(cache(Noise(1000), small_disk / "b", workers=0)) == 1000
+
+
+def taking_room(filler, sample):
+    if not filler.exists():
+        filler.write_bytes(bytes(100_000))
+    return sample
+
+
 SLOWLY = """
 import sys, time
 sys.path.insert(0, sys.argv[1])

@@ -1,7 +1,10 @@
 """One folder a class, arrays side by side, and the files that samples are made of."""
 
+import functools
 import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -145,3 +148,179 @@ def test_arrays_that_do_not_fit_together_are_named(tmp_path):
     (tmp_path / "bad.npy").write_bytes(b"")
     with pytest.raises(FormatError, match=r"bad\.npy: array: expected an \.npy file of numbers"):
         Arrays(tmp_path / "bad.npy")
+
+
+# --- more of folders ---
+
+
+def files_of(data):
+    return [os.path.relpath(data.describe(i), data.root) for i in range(len(data))]
+
+
+def test_a_link_that_leads_up_labels_no_other_class(folder):
+    whole = files_of(Folder(folder))
+    (folder / "dog/up").symlink_to("..")
+    (folder / "dog/deep/top").symlink_to(folder.parent)
+    (folder / "dog/deep/self").symlink_to(".")
+    data = Folder(folder)
+    assert [name for name in files_of(data) if not name.startswith("dog/deep/top/")] == whole
+    assert not [name for name in files_of(data) if "/root/" in name]  # the way down again
+
+
+def test_what_is_hidden_is_no_class_and_no_file(folder):
+    (folder / ".git").mkdir()
+    (folder / "dog/.ipynb_checkpoints").mkdir()
+    picture(folder / "dog/.ipynb_checkpoints/b.png", (0, 0, 0))
+    data = Folder(folder)
+    assert data.classes == ["cat", "dog"]
+    assert len(data) == 3
+
+
+def test_suffixes_are_told_in_any_way_but_one(folder):
+    assert len(Folder(folder, suffixes=["PNG"])) == len(Folder(folder, suffixes={".png"})) == 3
+    assert len(Folder(folder, load=str)) == 4  # any file, where the loader is one's own
+    for wrong in (".png", []):
+        with pytest.raises(ConfigError, match="suffixes: expected several"):
+            Folder(folder, suffixes=wrong)
+
+
+def test_a_validation_folder_numbers_its_classes_as_the_training_folder_does(folder, tmp_path):
+    picture(tmp_path / "val/dog/1.png", (0, 0, 0))
+    assert Folder(tmp_path / "val").labels.tolist() == [0]
+    val = Folder(tmp_path / "val", classes=Folder(folder).classes)
+    assert (val.classes, val.labels.tolist()) == (["cat", "dog"], [1])
+    with pytest.raises(ConfigError, match="root/cat: expected one of the 1 classes given, found another"):
+        Folder(folder, classes=["dog"])
+
+
+UNPRIVILEGED = """
+import encodings.utf_8_sig, os, sys  # what would be imported later must be there before the user changes
+import PIL.Image
+os.chdir(sys.argv[1])
+from ladle.batching import Folder, Table
+from ladle.errors import LadleError
+if os.geteuid() == 0:
+    os.seteuid(65534)
+for make in (lambda: Folder("root"), lambda: Table("list.csv", path="file", root=".")[0]):
+    try:
+        print("made", make())
+    except LadleError as error:
+        print(error)
+"""
+
+
+def test_a_folder_that_may_not_be_read_is_no_empty_one(folder):
+    here = folder.parent
+    (here / "list.csv").write_text("file\nroot/dog/deep/a.PNG\n")
+    here.chmod(0o755)  # relative paths need no more
+    (folder / "dog/deep").chmod(0)
+    try:
+        told = subprocess.run([sys.executable, "-c", UNPRIVILEGED, str(here)], capture_output=True, text=True, check=True).stdout
+    finally:
+        (folder / "dog/deep").chmod(0o755)
+    first, second = told.splitlines()
+    assert first == "root/dog/deep: expected a folder that can be read, found: Permission denied"
+    assert second.startswith(
+        "./root/dog/deep/a.PNG: row 0 of list.csv: expected a file that can be loaded, found PermissionError: "
+    )
+
+
+def test_a_folder_tells_what_it_is(folder):
+    data = Folder(folder)
+    assert str(data) == f"{folder}: 3 files of 2 classes, read when they are asked for"
+    before = data.fingerprint
+    (folder / "cat/1.png").rename(folder / "cat/2.png")
+    assert Folder(folder).fingerprint != before
+
+
+# --- more of images ---
+
+
+def test_grey_images_of_16_bits_keep_their_greys(tmp_path):
+    grey = np.array([[0, 255], [30_000, 65_535]], dtype=np.uint16)
+    for name in ("a.png", "a.tiff"):
+        Image.fromarray(grey).save(tmp_path / name)
+        found = load_image(str(tmp_path / name))
+        assert found.shape == (3, 2, 2)
+        assert torch.allclose(found[2], torch.from_numpy(grey.astype(np.float32)) / 65_535)
+        assert load_image(str(tmp_path / name), mode="L", size=1).shape == (1, 1, 1)
+        with pytest.raises(FormatError, match="pixels: expected 8 bits a channel for CMYK"):
+            load_image(str(tmp_path / name), mode="CMYK")
+    Image.fromarray(np.ones((2, 2), dtype=np.float32)).save(tmp_path / "f.tiff")
+    with pytest.raises(FormatError, match=r"pixels: expected 8 bits .* found mode F"):
+        load_image(str(tmp_path / "f.tiff"))
+
+
+def test_palettes_and_transparency_need_no_warning(tmp_path):
+    image = Image.new("P", (4, 4))
+    image.putpalette([200, 0, 0] * 256)
+    image.save(tmp_path / "p.png", transparency=b"\x00\x80")
+    assert load_image(str(tmp_path / "p.png"))[:, 0, 0].tolist() == pytest.approx([200 / 255, 0, 0])
+    Image.new("1", (4, 4), 1).save(tmp_path / "1.png")
+    assert load_image(str(tmp_path / "1.png"), mode="L").unique().tolist() == [1.0]
+
+
+def test_what_is_asked_of_an_image_wrongly_is_named_and_never_skipped(tmp_path):
+    picture(tmp_path / "root/a/1.png", (1, 2, 3))
+    for options, message in (
+        ({"size": 0}, "size: expected at least 1 pixel each way, found 0"),
+        ({"size": (3, -1)}, r"size: expected at least 1 pixel each way, found \(3, -1\)"),
+        ({"mode": "grey"}, "mode: expected one of RGB, L, .* found 'grey'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Folder(tmp_path / "root", load=functools.partial(load_image, **options), on_error="skip")[0]
+    resized = Folder(tmp_path / "root", load=functools.partial(load_image, size=(2, 5)))
+    assert resized[0][0].shape == (3, 2, 5)
+    assert not resized.seed_samples  # nothing random in it
+
+
+# --- more of arrays ---
+
+
+def test_many_at_once_are_what_each_is(tmp_path):
+    rng = np.random.default_rng(2)
+    arrays = {
+        "u": rng.integers(0, 9, (9, 2)).astype(np.uint16),
+        "b": rng.random(9) < 0.5,
+        "h": rng.random((9, 1)).astype(np.float16),
+        "f": rng.random(9),
+        "big": rng.random((9, 2)).astype(">f4"),
+        "label": rng.integers(0, 2, 9).astype(np.uint8),
+    }
+    data = Arrays(arrays)
+    for many, one in zip(data.__getitems__([8, 0, -2]), (data[8], data[0], data[7]), strict=True):
+        assert many.keys() == one.keys() == arrays.keys()
+        for name in arrays:
+            assert type(many[name]) is type(one[name])
+            assert torch.equal(torch.as_tensor(many[name]), torch.as_tensor(one[name]))
+    assert [data[0][name].dtype for name in "uhf"] == [torch.int64, torch.float32, torch.float32]
+    assert type(data[0]["b"]) is int
+    assert data.labels.tolist() == arrays["label"].tolist()
+    data.__getitems__([1])[0]["big"].zero_()
+    assert data[1]["big"].tolist() == arrays["big"][1].tolist()
+
+
+def test_labels_of_a_dict_are_found_by_their_name():
+    x, y = np.zeros((3, 2)), np.array([1, 0, 1])
+    assert Arrays({"label": y, "x": x}).labels.tolist() == [1, 0, 1]
+    assert Arrays({"x": x, "which": y}).labels.tolist() == [1, 0, 1]
+    assert Arrays({"label": np.zeros(3), "which": y}).labels is None
+    assert Arrays(y).labels is None
+
+
+def test_more_arrays_that_are_none(tmp_path):
+    assert Arrays(torch.ones(3, 2, requires_grad=True))[0].tolist() == [1.0, 1.0]
+    for given, options, message in (
+        (torch.zeros(3, dtype=torch.bfloat16), {}, "arrays: expected numbers, one entry a sample, found Tensor: .*BFloat16"),
+        ([[1, 2], [3]], {}, "found list: .*inhomogeneous"),
+        (tmp_path / "x.npy", {}, r"arrays: expected an \.npy file, found none at .*x\.npy"),
+        (tmp_path, {}, "found a folder at"),
+        (np.zeros(3), {"dtype": "int8"}, "dtype: expected one of None, float16, float32, float64, found 'int8'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Arrays(given, **options)
+
+
+def test_arrays_tell_what_they_are(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    assert str(Arrays(tmp_path / "x.npy", np.arange(3))) == f"3 samples of {tmp_path}/x.npy: float64 (3, 2); array 1: int64 (3,)"
