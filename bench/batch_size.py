@@ -32,7 +32,7 @@ from bench import results
 from ladle.train.memory import MIB, ResidentMemory
 
 CLASSES = 10
-LONGEST_S = 240
+LONGEST_S = 90
 
 
 def perceptron() -> tuple[nn.Module, tuple[int, ...]]:
@@ -197,9 +197,9 @@ def true_limit(name: str, extra: int, near: int) -> int:
     return max([low, *(size for size in range(high + 1, high + 9) if runs(name, extra, size))])
 
 
-def table(name: str, extra: int) -> dict[str, object]:
+def table(name: str, extra: int, finders: list[str]) -> dict[str, object]:
     """One model, every finder."""
-    found = {finder: child(name, finder, extra) for finder in FINDERS if finder != "brute"}
+    found = {finder: child(name, finder, extra) for finder in finders}
     near = max([answer["answer"] for answer in found.values() if isinstance(answer, dict)] or [1])
     limit = true_limit(name, extra, max(1, near))
     rows = [{"": "true limit, by brute force", "answer": limit}]
@@ -229,6 +229,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--extra", type=int, default=600, help="MiB a process may hold above what it holds at first")
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument(
+        "--finders", default=";".join([name for name in FINDERS if name != "brute"]), help="with semicolons between"
+    )
     parser.add_argument("--record", action="store_true", help="append to bench/results")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, default=0, help=argparse.SUPPRESS)
@@ -236,7 +239,7 @@ def main() -> None:
     if args.alone:
         alone(*args.alone, args.extra, args.size)
         return
-    tables = [table(name, args.extra) for name in args.models.split(",")]
+    tables = [table(name, args.extra, args.finders.split(";")) for name in args.models.split(",")]
     for each in tables:
         print(f"\n{each['title']}\n{results.plain(each['rows'])}", flush=True)  # type: ignore[arg-type]
     if args.record:

@@ -124,3 +124,10 @@ def test_loss(tmp_path):
     assert "| overlapping windows, stride T/2 | 1 |" in out
     assert "| shuffled windows | 1 | 100.0% |" in out
     assert "random starts" in (tmp_path / "orders.svg").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_batch_size():
+    out = script("batch_size", "--models", "convolution", "--finders", "Ladle", "--extra", "150")
+    ours = next(line for line in out.splitlines() if line.startswith("| Ladle |"))
+    assert 60.0 <= float(ours.split("|")[3].strip().rstrip("%")) <= 140.0, out

@@ -17,7 +17,7 @@ from ladle.errors import ConfigError
 from ladle.train.full_step import FullStep, MakeOptimizer, usual_loss
 from ladle.train.isolation import Died, TooSlow, isolated, pickled
 from ladle.train.kept import kept
-from ladle.train.memory import MIB, meter
+from ladle.train.memory import MIB, mapped, meter
 from ladle.train.micro_batches import effective_batch
 from ladle.train.prediction import Line, Prediction
 from ladle.train.ranks import Ranks
@@ -130,7 +130,7 @@ def find_batch_size(
 
     On the CPU memory need not grow evenly: C's allocator keeps and splits blocks below 32 MiB, so that a process may hold two
     or three times its tensors, and less at a larger batch: an epoch's last, smaller batch may need more than a whole one
-    (drop_last). The table shows it where the search came by.
+    (drop_last), and later steps may hold somewhat more than the first few, which the 30 % left over are for.
 
     With torch.distributed initialised all ranks must call this; the answer is the smallest of theirs. A DistributedDataParallel
     model is tried without its reductions. Its buckets (as large as the gradients, once more) are then not in the figure.
@@ -275,7 +275,8 @@ class _Finder:
 
     def run(self, size: int) -> Trial:
         """One trial, in the way chosen. A process that the system killed did not fit; any other end is an error."""
-        attempt = Attempt(self.step, self.batch_of, self.device, size, self.budget)
+        files = mapped() if self.how == "fork" else 0
+        attempt = Attempt(self.step, self.batch_of, self.device, size, self.budget, files)
         try:
             trial = isolated(attempt, self.how, self._patience(size))
         except TooSlow as error:

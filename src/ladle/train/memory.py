@@ -65,27 +65,32 @@ class Meter(Protocol):
         """Give back what is cached but not in use."""
 
 
-def meter(device: torch.device) -> Meter:
-    """The memory of a device. Raises ConfigError for one that is neither the CPU nor CUDA."""
+def meter(device: torch.device, mapped: int = 0) -> Meter:
+    """The memory of a device. Raises ConfigError for one that is neither the CPU nor CUDA. mapped: see ResidentMemory."""
     if device.type == "cpu":
-        return ResidentMemory()
+        return ResidentMemory(mapped)
     if device.type == "cuda":
         return CudaMemory(device)
     raise ConfigError(f"device: expected cpu or cuda, whose memory can be measured, found {device}")
 
 
 class ResidentMemory:
-    """This process's resident memory: interpreter, libraries, data and all, as the kernel and its OOM killer count it."""
+    """This process's resident memory: interpreter, libraries, data and all.
+
+    mapped: for a forked child, the bytes of files (libraries, above all) that its parent has resident. A fork leaves them out
+    until they are touched, and the child would seem to hold less than the same work would in its parent.
+    """
 
     what = "resident memory"
 
-    def __init__(self) -> None:
+    def __init__(self, mapped: int = 0) -> None:
+        self._mapped = mapped
         bounds = [limit for limit, _ in cgroups()]
         self.total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *bounds])
 
     def held(self) -> int:
         """Resident, now."""
-        return _kib("/proc/self/status", "VmRSS")
+        return _kib("/proc/self/status", "VmRSS") + self._untouched()
 
     def room(self) -> int:
         """A tenth of what is free stays free, for others and for the page tables."""
@@ -112,7 +117,10 @@ class ResidentMemory:
 
     def peak(self) -> int:
         """The high-water mark of the kernel."""
-        return _kib("/proc/self/status", "VmHWM")
+        return _kib("/proc/self/status", "VmHWM") + self._untouched()
+
+    def _untouched(self) -> int:
+        return max(0, self._mapped - mapped())
 
     def settle(self) -> None:
         """Nothing runs behind the host's back."""
@@ -160,6 +168,11 @@ class CudaMemory:
     def release(self) -> None:
         """Empty the allocator's cache."""
         torch.cuda.empty_cache()
+
+
+def mapped() -> int:
+    """Resident bytes of this process that are of files."""
+    return _kib("/proc/self/status", "RssFile")
 
 
 def cgroups(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[tuple[int, int]]:

@@ -35,17 +35,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A call that tries one size. step(batch): a full step; batch_of(size): the batch; most: bytes that may be held."""
+    """A call that tries one size. step(batch): a full step; batch_of(size): the batch; most: bytes that may be held; mapped: of
+    files, of the process that this one was forked from."""
 
     step: Callable[[Any], object]
     batch_of: Callable[[int], Any]
     device: torch.device
     batch_size: int
     most: int
+    mapped: int = 0
 
     def __call__(self) -> Trial:
         """Raises what the step raises, if it is not about memory."""
-        gauge = meter(self.device)
+        gauge = meter(self.device, self.mapped)
         why, seconds = "", None
         with gauge.bounded(self.most):
             try:
