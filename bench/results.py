@@ -15,7 +15,7 @@ from ladle.bench.machine import line, machine, slug
 from ladle.bench.table import markdown
 
 FOLDER = Path(__file__).parent / "results"
-PACKAGES = ("ladle", "numpy", "torch", "grain", "litdata", "megatron-core", "torchdata")
+PACKAGES = ("ladle", "numpy", "torch", "grain", "litdata", "megatron-core", "torchdata", "accelerate", "lightning")
 
 
 def run(theme: str, tables: Sequence[Mapping[str, object]], **facts: object) -> dict[str, object]:
