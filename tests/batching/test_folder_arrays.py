@@ -300,6 +300,14 @@ def test_many_at_once_are_what_each_is(tmp_path):
     assert data[1]["big"].tolist() == arrays["big"][1].tolist()
 
 
+def test_entries_are_one_s_own_also_of_arrays_in_memory():
+    held = np.ones((3, 2), dtype=np.float32)
+    data = Arrays(held)
+    data[1].zero_()
+    data.__getitems__([2])[0].zero_()
+    assert held.all()
+
+
 def test_labels_of_a_dict_are_found_by_their_name():
     x, y = np.zeros((3, 2)), np.array([1, 0, 1])
     assert Arrays({"label": y, "x": x}).labels.tolist() == [1, 0, 1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ladle.batching import Table, drop_missing, loader
+from ladle.batching import Table, drop_missing, loader, pad
 from ladle.errors import ConfigError, FormatError, MissingExtra
 
 pa = pytest.importorskip("pyarrow", reason="not installed: pip install pyarrow")
@@ -491,3 +491,14 @@ def test_a_damaged_parquet_file_is_named(tmp_path):
     path.write_bytes(bytes(content[:-50]))
     with pytest.raises(FormatError, match=r"t\.parquet: file: expected a Parquet file, found"):
         Table(path, path="x")
+
+
+def test_a_file_left_out_has_no_length_to_be_checked(tmp_path):
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", np.ones(number + 1))
+    (tmp_path / "2.npy").unlink()
+    source = write_csv(tmp_path / "t.csv", ["file"], [(f"{number}.npy",) for number in range(4)])
+    data = Table(source, path="file", on_error="skip")
+    with loader(data, batch_size=4, lengths=[1, 2, 3, 4], collate=pad(0), workers=0, verbose=False) as batches:
+        (batch,) = batches
+    assert sorted(batch.lengths.tolist()) == [1, 2, 4]

@@ -82,7 +82,7 @@ class Maker:
         if length is None:
             return
         for sample, index, told in zip(samples, indices, lengths, strict=True):
-            if (found := length(sample)) != told:
+            if sample is not None and (found := length(sample)) != told:  # None: left out, in a moment
                 raise ConfigError(
                     f"lengths: expected {told} for sample {index}{described(self.dataset, index)}, found {found} in the sample"
                 )
