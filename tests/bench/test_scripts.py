@@ -131,3 +131,11 @@ def test_batch_size():
     out = script("batch_size", "--models", "convolution", "--finders", "Ladle", "--extra", "150")
     ours = next(line for line in out.splitlines() if line.startswith("| Ladle |"))
     assert 60.0 <= float(ours.split("|")[3].strip().rstrip("%")) <= 140.0, out
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+def test_loader(tmp_path):
+    out = script("loader", "--samples", "200000", "--rounds", "1", "--scratch", str(tmp_path))
+    assert "| Ladle | yes | yes | yes | yes | yes, yes, yes |" in out
+    assert "| DataLoader | no | no |" in out  # it begins anew: the question can be answered with no
