@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -117,7 +118,7 @@ def find_batch_size(
     tried; too large is fine. precision: the answer is within max(1, precision * size) of the first size that failed.
     candidates: try only these, upwards, until one fails. global_batch: rows of an update over all ranks; one more size is
     then tried, if need be, that divides it. timeout_s: a trial that takes longer does not fit, nor does one
-    that takes 10 times as long as the sizes before let expect.
+    that takes 5 times as long as the sizes before let expect.
 
     How: the step is walked with fake tensors, which cost nothing, to predict where the limit lies; then each size is tried
     in a child process by at least two whole steps (Adam's moments exist only after the first), so that this process's model,
@@ -216,6 +217,7 @@ class _Finder:
         self.budget = self._budget(max_memory)
         self.trials: dict[int, Trial] = {}
         self.line: Line | None = None
+        self.lasted: tuple[int, float] | None = None  # the last size that fitted, and the seconds its trial took
         # What is no tensor of the step: the interpreter, libraries, data. Measured by the first trial that fits.
         self.over = self.gauge.held() if self.how in {"fork", "none"} else 0
 
@@ -277,8 +279,11 @@ class _Finder:
         """One trial, in the way chosen. A process that the system killed did not fit; any other end is an error."""
         files = mapped() if self.how == "fork" else 0
         attempt = Attempt(self.step, self.batch_of, self.device, size, self.budget, files)
+        begin = time.monotonic()
         try:
             trial = isolated(attempt, self.how, self._patience(size))
+            if trial.fits:
+                self.lasted = (size, time.monotonic() - begin)
         except TooSlow as error:
             trial = Trial(batch_size=size, fits=False, why=str(error))
         except Died as error:
@@ -297,9 +302,10 @@ class _Finder:
 
     def _patience(self, size: int) -> float:
         """Seconds: at the edge of memory a library may work without its buffers, many times slower, and be of no use."""
-        known = self._fitting()
-        seconds = self.trials[known[-1]].seconds if known else None
-        return self.timeout_s if seconds is None else min(self.timeout_s, 30 + 20 * seconds * size / known[-1])
+        if self.lasted is None:
+            return self.timeout_s
+        known, seconds = self.lasted
+        return min(self.timeout_s, 5 + 5 * seconds * max(1.0, size / known))
 
     def predicted(self, size: int) -> int:
         """Bytes, with what the process holds beside."""
