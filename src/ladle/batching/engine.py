@@ -81,7 +81,12 @@ class Crew:
         """See Engine. Raises RuntimeError for a worker that was killed, or took longer than `timeout`."""
         if self._received is None:
             raise ConfigError("loader: expected its workers to be at work, found none started")
-        sent = next(self._received)
+        try:
+            sent = next(self._received)
+        except RuntimeError as error:  # torch says how a worker ended where it was told by a signal, else only that it did
+            if "exited unexpectedly" in str(error) and (lost := self._lost()):
+                raise RuntimeError(lost) from error
+            raise
         try:
             parcel = Parcel.opened(sent)
         except (OSError, EOFError) as error:  # a tensor is fetched from the worker that made it
