@@ -1,9 +1,9 @@
 """Several corpora in one feed: shares, epochs, stages, states, and what cannot be mixed."""
 
 import itertools
-import os
 import json
 import math
+import os
 import pickle
 import re
 import resource
