@@ -59,7 +59,9 @@ def nanogpt_folder(folder, num_tokens):
 def our_folder(folder, num_tokens):
     """One shard of zeros: sparse on disk, with right checksums wherever the first batches of any order will look."""
     folder.mkdir()
-    sizes = {kind: format.file_bytes(kind, num_tokens=num_tokens, num_documents=1, itemsize=2) for kind in format.kinds(mask=False)}
+    sizes = {
+        kind: format.file_bytes(kind, num_tokens=num_tokens, num_documents=1, itemsize=2) for kind in format.kinds(mask=False)
+    }
     for kind, suffix in ((kind, format.SUFFIXES[kind]) for kind in sizes):
         with open(folder / f"train-00000{suffix}", "wb") as file:
             file.truncate(sizes[kind])
