@@ -219,10 +219,13 @@ BAD = [
     ('{"text": "abc", "spans": [[0, 1.5]]}', r"spans\[0\]: expected \[first, last\] in characters, found \[0, 1.5\]"),
     ('{"text": "abc", "spans": [[true, 2]]}', r"spans\[0\]: expected \[first, last\]"),
     ('{"text": "abc", "spans": 3}', r"spans: expected a list of \[first, last\] characters, found int"),
-    ('{"text": "abc"}', r"field 'spans': expected one of 'text'"),
-    ('{"body": "abc", "spans": []}', r"field 'text': expected one of 'body', 'spans'"),
+    ('{"text": "abc"}', r"line 1 @ byte 0: expected a field 'spans', found 'text'"),
+    ('{"body": "abc", "spans": []}', r"expected a field 'text', found 'body', 'spans'"),
     ('{"text": 7, "spans": []}', r"text: expected text, found int"),
+    ("{}", r"expected a field 'text', found none"),
     ("[1]", r"line 1 @ byte 0: expected a JSON object, found list"),
+    ("[" * 100_000, r"line 1 @ byte 0: expected a JSON object, found none .*recursion"),
+    ('{"text": "a", "spans": []} {"text": "b", "spans": []}', r"line 1 @ byte 0: expected a JSON object, found none.*Extra data"),
     (
         '{"text": "a", "spans": []}\n{"text": "b',
         r"line 2 @ byte 27: expected a JSON object, found none \(the file's last line is cut off\)",
@@ -248,7 +251,7 @@ def test_a_bad_record_is_named_with_file_line_and_byte(tmp_path, content, messag
         (["hi"], r"messages\[0\]: expected an object with 'role' and 'content', found str"),
         ([{"role": "user"}], r"messages\[0\]: expected an object with 'role' and 'content', found 'role'"),
         ([{"role": "user", "content": ["a"]}], r"messages\[0\]: content: expected text, found list"),
-        ([{"role": "a|>b", "content": "x"}], r"messages\[0\]: role: expected letters and digits, found 'a\|>b'"),
+        ([{"role": "a|>b", "content": "x"}], r"messages\[0\]: role: expected one of assistant, developer, .* found 'a\|>b'"),
     ],
 )
 def test_a_bad_chat_is_named(tmp_path, messages, message):
@@ -263,6 +266,9 @@ def test_a_bad_chat_is_named(tmp_path, messages, message):
         ({"train_spans_field": "a", "chat_field": "b"}, "expected one of .* found train_spans_field, chat_field"),
         ({"train_spans_field": ""}, "train_spans_field: expected a field's name, found ''"),
         ({"chat_field": "m", "train_roles": "assistant"}, "train_roles: expected a collection of roles, found 'assistant'"),
+        ({"chat_field": "m", "train_roles": ["a|>b"]}, r"train_roles: expected letters and digits, found 'a\|>b'"),
+        ({"chat_field": "m", "train_roles": []}, "train_roles: expected at least one, and a chat_field, found none"),
+        ({"text_field": "text", "train_roles": ["user"]}, "train_roles: expected at least one, and a chat_field, found user"),
         ({"text_field": "text", "split": "tail"}, "split: expected 'hash' .* found 'tail'"),
         ({"text_field": "text", "encoding_errors": "replace"}, "encoding_errors: expected 'strict' for JSON lines"),
         ({"text_field": "text", "tokenizer": "chars"}, "expected one with a vocabulary of its own for JSON lines, found 'chars'"),
@@ -295,6 +301,8 @@ def test_prepared_again_it_does_nothing_and_other_fields_are_refused(tmp_path):
         assert not corpus.summary.new
     with pytest.raises(ConfigError, match="made with train_spans_field 'spans', and 'other' is asked for"):
         spans_corpus(tmp_path, RECORDS, train_spans_field="other")
+    with pytest.raises(ConfigError, match="made with train_spans_field 'spans', and None is asked for"):
+        spans_corpus(tmp_path, RECORDS, train_spans_field=None)  # as text, without a mask
 
 
 def test_on_the_command_line(tmp_path):
@@ -314,4 +322,4 @@ def test_on_the_command_line(tmp_path):
     assert "masked by the corpus" in done.stdout
     done = run("prepare", path, tmp_path / "d", "--chat-field", "message")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "field 'message': expected one of 'messages'" in done.stderr
+    assert "line 1 @ byte 0: expected a field 'message', found 'messages'" in done.stderr

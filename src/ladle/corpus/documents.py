@@ -31,8 +31,8 @@ class Documents(Protocol):
     def origins(self, shard: int) -> npt.NDArray[Any] | None:
         """Each document's place in its source: format.FROM_DTYPE [documents], or None when unknown."""
 
-    def source(self, shard: int, number: int) -> str:
-        """A source's name, from its number in the shard's origins."""
+    def source(self, shard: int, number: int) -> str | None:
+        """A source's name, from its number in the shard's origins; None when unknown."""
 
 
 class MemoryDocuments:
@@ -50,8 +50,8 @@ class MemoryDocuments:
     def origins(self, shard: int) -> None:
         pass
 
-    def source(self, shard: int, number: int) -> str:
-        raise NotImplementedError(shard, number)
+    def source(self, shard: int, number: int) -> None:
+        pass
 
 
 class Sources:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ladle.corpus import format
 from ladle.corpus.corpus import Corpus
-from ladle.corpus.summary import plural
-
-AT_ONCE = 1 << 24  # tokens whose mask is looked at together
+from ladle.corpus.summary import learned_in, plural, share_learned
 
 
 def inspect(corpus: Corpus) -> str:
-    """What a corpus holds and how it was made, for people. Reads the manifest, the splits' sizes and their masks, no tokens."""
+    """What a corpus holds and how it was made, for people. Reads the manifest, the splits' sizes, no tokens."""
     manifest = corpus.manifest
     made = manifest.get("made") or {}
     ours = manifest["format"] == format.FORMAT
@@ -27,12 +23,9 @@ def inspect(corpus: Corpus) -> str:
         documents = "documents unknown" if split.num_documents is None else plural(split.num_documents, "document")
         largest = "" if split.max_id is None else f", largest id {split.max_id}"
         counts = f"{plural(split.num_tokens, 'token')}, {documents}, {plural(len(split.shards), 'shard')}"
-        if split.mask is not None and split.num_tokens:
-            learned = sum(
-                int(np.count_nonzero(split.loss_mask(np.array([low]), np.array([min(AT_ONCE, split.num_tokens - low)]))))
-                for low in range(0, split.num_tokens, AT_ONCE)
-            )
-            largest += f", {100 * learned / split.num_tokens:.1f} % to be learned"
+        if split.mask is not None:
+            listed = manifest["splits"][name]["shards"][: len(split.shards)]
+            largest += share_learned({"tokens": split.num_tokens} | learned_in({"shards": listed}))
         lines.append(_line(name, counts + largest))
     if made:
         lines.append(_line("made from", f"{plural(made['inputs']['files'], 'file')}, {plural(made['inputs']['bytes'], 'byte')}"))

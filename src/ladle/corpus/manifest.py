@@ -136,6 +136,8 @@ def read(path: Path) -> Manifest:
     splits = {name: _split(top.within("splits"), name, dtype, vocab_size) for name in sorted(top.within("splits").value)}
     if not splits:
         raise top.fail("splits", "at least one split")
+    if any(shard.masked for shards in splits.values() for shard in shards):
+        top.within("streams").within("mask").same("dtype", "uint8")
     sources = top.within("sources")
     sources.count("bytes")
     sources.hash("sha256")
@@ -226,6 +228,8 @@ def _split(splits: _Object, name: str, dtype: str, vocab_size: int) -> list[Shar
             counts = {"num_tokens": entry.num_tokens, "num_documents": entry.num_documents, "itemsize": itemsize}
             size = format.file_bytes(kind, **counts, mask=entry.masked)
             file.same("bytes", size)
+        if entry.masked:
+            shard.count("learned", 0, entry.num_tokens)
         shards.append(entry)
     if any(a.number >= b.number for a, b in pairwise(shards)):
         raise split.fail("shards", "names in ascending order", "another order")

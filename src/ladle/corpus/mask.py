@@ -29,7 +29,8 @@ class LossMask:
     def read(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Flags:
         """Of tokens [start, start + length) of each, one after the other: uint8 [sum of lengths], freshly owned.
 
-        1 where the token is to be learned, 0 where not, and past the split's end. Raises FormatError for damaged bytes.
+        1 where the token is to be learned, 0 where not, and past the split's end. Raises FormatError for damaged bytes, and for
+        those that are neither 0 nor 1.
         """
         shards = np.searchsorted(self._bases[1:-1], starts, side="right")
         ends = starts + lengths
@@ -43,7 +44,10 @@ class LossMask:
             pieces = [self._piece(shard, first, last) for shard, first, last in places]
         else:
             pieces = [b"".join(self._across(first, last)) for first, last in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+        flags = np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+        if flags.size and int(flags.max()) > 1:
+            raise self._fault(starts, lengths, flags)
+        return flags
 
     def _across(self, first: int, last: int) -> list[bytes]:
         """The mask of tokens [first, last), over shards' borders and the end."""
@@ -61,6 +65,16 @@ class LossMask:
         if part is None:
             return b"\x01" * (last - first)
         return part.piece(header + first, header + last) if last > first else b""
+
+    def _fault(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], flags: Flags) -> FormatError:
+        """The error for the first flag that is neither 0 nor 1."""
+        at = int(np.argmax(flags > 1))
+        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+        token = int(starts[row]) + at - int(lengths[:row].sum())
+        shard = int(np.searchsorted(self._bases[1:-1], token, side="right"))
+        part = self.parts[shard]
+        byte = token - int(self._bases[shard]) + len(self.headers[shard])
+        return FormatError("memory" if part is None else part.where, byte, "mask", "0 or 1", int(flags[at]))
 
     def _ready(self, shard: int) -> None:
         """The file is as long as it was, and its header says that it is this shard's."""

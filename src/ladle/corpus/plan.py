@@ -19,6 +19,7 @@ MOST_SOURCES = 1 << 20  # a task, which bounds what its writer keeps in memory
 TAIL_BELOW = 100  # documents, for split="auto"
 SPLITS = ("auto", "hash", "tail")
 ENCODING_ERRORS = ("strict", "replace", "skip")
+ROLES = ("assistant", "developer", "function", "system", "tool", "user")  # of chat messages, whatever is trained
 FIELDS = ("text_field", "train_spans_field", "mask_spans_field", "chat_field")  # of records
 
 
@@ -53,7 +54,6 @@ class Options:
             raise ConfigError(f"val_fraction: expected 0 or more and below 1, found {self.val_fraction}")
         if self.shard_bytes is not None and (type(self.shard_bytes) is not int or self.shard_bytes < 1):
             raise ConfigError(f"shard_bytes: expected an integer, 1 or more, found {self.shard_bytes!r}")
-
         for name in FIELDS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
@@ -64,6 +64,13 @@ class Options:
             raise ConfigError(
                 f"fields: expected one of train_spans_field, mask_spans_field and chat_field (alone), found {found}"
             )
+        if not self.train_roles or (self.train_roles != ("assistant",) and self.chat_field is None):
+            raise ConfigError(
+                f"train_roles: expected at least one, and a chat_field, found {', '.join(self.train_roles) or 'none'}"
+            )
+        for role in self.train_roles:
+            if not role.replace("_", "").replace("-", "").isalnum():
+                raise ConfigError(f"train_roles: expected letters and digits, found {role!r}")
         if self.records and self.encoding_errors != "strict":
             raise ConfigError(f"encoding_errors: expected 'strict' for JSON lines, found {self.encoding_errors!r}")
 
@@ -71,6 +78,11 @@ class Options:
     def records(self) -> bool:
         """Whether the inputs are JSON lines, one document a record."""
         return any(getattr(self, name) for name in FIELDS)
+
+    @property
+    def spans_option(self) -> str | None:
+        """The name of the option by which records have spans, or None."""
+        return next((name for name in ("train_spans_field", "mask_spans_field") if getattr(self, name)), None)
 
     @property
     def has_loss_mask(self) -> bool:
@@ -163,13 +175,17 @@ def plan(survey: Survey, options: Options) -> Plan:
     return Plan(survey=survey, options=options, tasks=tasks, border=int(documents[border]))
 
 
+def usual_shard_bytes(survey: Survey) -> int:
+    """Bytes of text a task: SHARD_BYTES, doubled until there are at most MOST_TASKS."""
+    total, shard_bytes = int(survey.text_bytes.sum()), SHARD_BYTES
+    while shard_bytes * MOST_TASKS < total:
+        shard_bytes *= 2
+    return shard_bytes
+
+
 def _tasks(survey: Survey, shard_bytes: int | None) -> tuple[Task, ...]:
     """Consecutive sources until they reach shard_bytes; at least one a task."""
-    total = int(survey.text_bytes.sum())
-    if shard_bytes is None:
-        shard_bytes = SHARD_BYTES
-        while shard_bytes * MOST_TASKS < total:
-            shard_bytes *= 2
+    shard_bytes = shard_bytes or usual_shard_bytes(survey)
     tasks: list[Task] = []
     first = size = 0
     for source, num_bytes in enumerate(survey.text_bytes.tolist()):

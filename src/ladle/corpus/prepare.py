@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from ladle.corpus import format, manifest, record_task, records
 from ladle.corpus.corpus import Corpus
 from ladle.corpus.open import open as open_corpus
-from ladle.corpus.plan import Options, plan
+from ladle.corpus.plan import FIELDS, Options, plan
 from ladle.corpus.progress import Progress
 from ladle.corpus.summary import Summary
 from ladle.corpus.survey import Survey, survey
@@ -23,7 +23,7 @@ from ladle.corpus.task import Written, run
 from ladle.corpus.workplace import workplace, workplace_of
 from ladle.corpus.write import write_file
 from ladle.errors import ConfigError, TextError
-from ladle.text import Source, find
+from ladle.text import RECORD_SUFFIXES, TEXT_SUFFIXES, Source, find
 from ladle.tokens import Tokenizer
 from ladle.tokens import tokenizer as build
 
@@ -61,11 +61,12 @@ def prepare(
     encoding_errors: what to do about bytes that are no UTF-8: "strict" raises, "replace" reads them as U+FFFD, "skip" leaves the
     file out; both are counted. progress: draw it on stderr.
 
-    With one of the field options the inputs are JSON lines, and each record is a document: text_field names its text ("text" by
-    default). train_spans_field: the record's [[first, last), ...] characters that are to be learned, the rest being only read;
-    mask_spans_field: those that are not. A token is where its last byte is. chat_field: a list of {"role", "content"}, of
-    which the contents of train_roles are learned. Each says it token by token in the corpus's loss mask (docs/format.md), which
-    feeds honour. A document's end of text is learned where its last token is. Records are shared out by "hash".
+    With one of the field options the inputs are JSON lines (.jsonl; folders are searched for them), and each record is a
+    document: text_field names its text ("text" by default). train_spans_field: the record's [[first, last), ...] characters
+    that are to be learned, the rest being only read; mask_spans_field: those that are not. A token is where its last byte is.
+    chat_field: a list of {"role", "content"}, of which the contents of train_roles are learned. Each says it token by token in
+    the corpus's loss mask (docs/format.md), which feeds honour. A document's end of text is learned where its last token is.
+    A record that lacks the field is refused. Records are shared out by "hash".
 
     The bytes written depend on the inputs and the options alone. They appear under `out` all at once: whatever ends the
     process before leaves nothing there. Memory does not grow with the inputs' size.
@@ -88,7 +89,7 @@ def prepare(
         chat_field=chat_field,
         train_roles=_markers(train_roles, "train_roles"),
     )
-    sources = _sources(inputs, target)
+    sources = _sources(inputs, target, RECORD_SUFFIXES if options.records else TEXT_SUFFIXES)
     if options.records:
         if coder is None:
             raise ConfigError("tokenizer: expected one with a vocabulary of its own for JSON lines, found 'chars'")
@@ -146,10 +147,10 @@ def _ends_text(coder: Tokenizer | None, asked: bool | None) -> bool:
     return asked if asked is not None else coder is not None and coder.end_of_text is not None
 
 
-def _sources(inputs: PathLike | Iterable[PathLike], target: Path) -> Sequence[Source]:
+def _sources(inputs: PathLike | Iterable[PathLike], target: Path, suffixes: Collection[str]) -> Sequence[Source]:
     """The input files, without those of the corpus itself where it lies inside an input folder."""
     given = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
-    sources: Sequence[Source] = find(given)
+    sources: Sequence[Source] = find(given, suffixes=suffixes)
     roots = [os.path.realpath(root) for root in given]
     if any(os.path.commonpath([root, target]) == root for root in roots):
         own = (target, workplace_of(target))
@@ -184,10 +185,13 @@ def _check_same(target: Path, surveyed: Survey, options: Options, coder: Tokeniz
     name = "chars" if coder is None else coder.name
     wanted = {"tokenizer": name, **options.to_dict()}
     found = {"tokenizer": made.get("tokenizer"), **made["options"]}
-    for key, value in wanted.items():
-        if found.get(key) != value:
+    for key in [
+        *wanted,
+        *sorted(set(found) & {*FIELDS, "train_roles"} - set(wanted)),
+    ]:  # fields are said only where they are given
+        if found.get(key) != wanted.get(key):
             raise ConfigError(
-                f"{target}: holds a corpus made with {key} {found.get(key)!r}, and {value!r} is asked for now; {hint}"
+                f"{target}: holds a corpus made with {key} {found.get(key)!r}, and {wanted.get(key)!r} is asked for now; {hint}"
             )
     if coder is not None and coder.hash != there.tokenizer_hash:
         raise ConfigError(f"{target}: holds a corpus made with another tokenizer of the name {name!r}; {hint}")
@@ -221,7 +225,7 @@ def _write(folder: Path, surveyed: Survey, options: Options, coder: Tokenizer | 
     sources_bytes, sources_sha256 = write_file(folder / format.SOURCES, surveyed.lines())
     with Progress("tokenising", int(surveyed.text_bytes.sum()), stream) as progress:
         if options.records:
-            written = record_task.write(surveyed.sources, options, tokenizer=coder, folder=folder, progress=progress)
+            written = record_task.write(surveyed, options, tokenizer=coder, folder=folder, progress=progress)
         else:
             planned = plan(surveyed, options)
             written = [run(task, planned, tokenizer=coder, folder=folder, progress=progress) for task in planned.tasks]

@@ -1,36 +1,33 @@
-"""Write the shards of a corpus of records: a new one wherever so many bytes of input have been read."""
+"""Write the shards of a corpus of records: new ones wherever so many bytes of input have been read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ladle.corpus import format
-from ladle.corpus.plan import SHARD_BYTES, Options
+from ladle.corpus.plan import MOST_SOURCES, Options, usual_shard_bytes
 from ladle.corpus.records import Reader, Record, read
-from ladle.corpus.task import Written
+from ladle.corpus.survey import Survey
+from ladle.corpus.task import Written, counted_markers
 from ladle.corpus.write import ShardWriter
-from ladle.errors import TextError
-from ladle.text import Source
 from ladle.tokens import Tokenizer
 
 
 def write(
-    sources: Sequence[Source], options: Options, *, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]
+    survey: Survey, options: Options, *, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]
 ) -> list[Written]:
-    """All shards, in order; their bytes depend on the sources and the options alone. Raises TextError, TokenError, OSError."""
-    running = _Run(sources, options, tokenizer, folder)
+    """All shards, in order; their bytes depend on what was surveyed and on the options alone.
+
+    Raises TextError, TokenError, OSError naming the file.
+    """
+    running = _Run(survey, options, tokenizer, folder)
     try:
-        for number, source in enumerate(sources):
-            for record in read(number, source, progress):
-                try:
-                    running.take(record)
-                except TextError:
-                    raise
-                except ValueError as error:  # a tokenizer's: it knows no file
-                    raise type(error)(f"{record.where}: {error}") from None
+        for number in range(len(survey.sources)):
+            for record in read(number, survey, progress):
+                running.take(record)
         return running.finish()
     finally:
         running.close()
@@ -39,22 +36,21 @@ def write(
 class _Run:
     """The shards that are being written, one for each split."""
 
-    def __init__(self, sources: Sequence[Source], options: Options, tokenizer: Tokenizer, folder: Path) -> None:
-        self._count, self._options, self._tokenizer, self._folder = len(sources), options, tokenizer, folder
-        self._reader = Reader(tokenizer, options)
-        self._shard_bytes = options.shard_bytes or SHARD_BYTES
+    def __init__(self, survey: Survey, options: Options, tokenizer: Tokenizer, folder: Path) -> None:
+        self._survey, self._options, self._tokenizer, self._folder = survey, options, tokenizer, folder
+        self._reader = Reader(tokenizer, options, counted_markers(tokenizer, options))
+        self._shard_bytes = options.shard_bytes or usual_shard_bytes(survey)
         self._writers: dict[str, ShardWriter] = {}
         self._done: list[Written] = []
         self._first = (0, 0)
-        self._bytes = self._empty = 0
-        self._last: Record | None = None
+        self._bytes = self._records = self._empty = 0
 
     def take(self, record: Record) -> None:
-        """One more record, in a new shard where the last one has enough."""
-        if self._bytes >= self._shard_bytes:
+        """One more record, in new shards where the last ones have enough."""
+        if self._bytes >= self._shard_bytes or self._records == MOST_SOURCES:
             self._close_shards((record.source, record.byte))
         self._bytes += record.end - record.byte
-        self._last = record
+        self._records += 1
         ids, learned, content = self._reader.document(record)
         if not len(ids):
             self._empty += 1
@@ -65,7 +61,8 @@ class _Run:
 
     def finish(self) -> list[Written]:
         """End the last shards."""
-        self._close_shards((self._count, 0))
+        self._reader.chat.check_trained()
+        self._close_shards((len(self._survey.sources), 0))
         return self._done
 
     def close(self) -> None:
@@ -78,8 +75,8 @@ class _Run:
         shards: dict[str, dict[str, Any]] = {
             split: {**writer.finish(), "inputs": inputs} for split, writer in sorted(self._writers.items())
         }
-        self._done.append(Written(shards=shards, empty_documents=self._empty, markers={}))
-        self._writers, self._first, self._bytes, self._empty = {}, end, 0, 0
+        self._done.append(Written(shards=shards, empty_documents=self._empty, markers=self._reader.markers()))
+        self._writers, self._first, self._bytes, self._records, self._empty = {}, end, 0, 0, 0
 
     def _split(self, content: bytes) -> str:
         value = int.from_bytes(hashlib.blake2b(content, digest_size=16).digest()[:8], "big")

@@ -217,12 +217,17 @@ class Split:
     def loss_mask(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """1 where a token is to be learned: of tokens [start, start + length) of each, one after the other.
 
-        starts, lengths: int64 [k]. Returns uint8 [sum of lengths], freshly owned; tokens past the end are 0, and a split without
-        a mask is all 1. Raises FormatError for damaged bytes.
+        starts, lengths: int64 [k], 0 or more. Returns uint8 [sum of lengths], freshly owned; tokens past the end are 0, and those
+        of a split without a mask are 1. Raises ConfigError for what are no ranges, FormatError for damaged bytes.
         """
-        if self.mask is None:
-            return np.ones(int(lengths.sum()), np.uint8)
-        return self.mask.read(starts, lengths)
+        if starts.shape != lengths.shape or (starts.size and (int(starts.min()) < 0 or int(lengths.min()) < 0)):
+            raise ConfigError(
+                f"{self.where}: loss_mask: expected starts and lengths of 0 or more, one of each, found {starts} and {lengths}"
+            )
+        if self.mask is not None:
+            return self.mask.read(starts, lengths)
+        known = np.clip(self.num_tokens - starts, 0, lengths)
+        return np.repeat(np.tile(np.array([1, 0], np.uint8), len(starts)), np.column_stack([known, lengths - known]).ravel())
 
     @property
     def folder(self) -> Path | None:

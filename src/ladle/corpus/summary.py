@@ -33,7 +33,7 @@ class Summary:
         """From a manifest that `prepare` wrote."""
         made = manifest["made"]
         splits = {
-            name: {"documents": split["documents"], "tokens": split["tokens"], "shards": len(split["shards"])}
+            name: {"documents": split["documents"], "tokens": split["tokens"], "shards": len(split["shards"])} | learned_in(split)
             for name, split in manifest["splits"].items()
         }
         return cls(
@@ -75,7 +75,7 @@ class Summary:
         ]
         lines += [
             f"  {name:<5}  {plural(split['tokens'], 'token')} in {plural(split['documents'], 'document')}, "
-            f"{plural(split['shards'], 'shard')}"
+            f"{plural(split['shards'], 'shard')}" + share_learned(split)
             for name, split in sorted(self.splits.items())
         ]
         if self.empty_documents:
@@ -89,6 +89,19 @@ class Summary:
                 how = "taken as the control id" if marker in self.allowed_special else "kept as text"
                 lines.append(f"  {marker} is written {plural(count, 'time')} in the text, {how}")
         return "\n".join(lines)
+
+
+def learned_in(split: Mapping[str, Any]) -> dict[str, int]:
+    """How many tokens of a split are to be learned, as "learned", from its manifest; nothing where all are."""
+    shards = split["shards"]
+    if not any("learned" in shard for shard in shards):
+        return {}
+    return {"learned": sum(shard.get("learned", shard["tokens"]) for shard in shards)}
+
+
+def share_learned(split: Mapping[str, int]) -> str:
+    """The same for people, of what has "tokens" and perhaps "learned"."""
+    return f", {100 * split['learned'] / split['tokens']:.1f} % to be learned" if "learned" in split else ""
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ladle.corpus import format
 from ladle.errors import TextError
-from ladle.text import Pieces, Source
+from ladle.text import Source
 
 DIGEST_BYTES = 16
 
@@ -41,11 +41,11 @@ class Survey:
             entry |= {"skipped": True} if self.skipped[number] else {"blake2b": self.digest(number).hex()}
             yield format.canonical(entry) + b"\n"
 
-    def check_same(self, number: int, pieces: Pieces) -> None:
-        """Raise TextError unless pieces, read to their end, gave the text that was surveyed."""
-        if pieces.digest != self.digest(number).hex():
+    def check_same(self, number: int, digest: str) -> None:
+        """Raise TextError unless a source's text, read again, has the digest (hexadecimal) of the one that was surveyed."""
+        if digest != self.digest(number).hex():
             raise TextError(
-                f"{pieces.path}: expected the text that preparing began with, found another; "
+                f"{self.sources[number].path}: expected the text that preparing began with, found another; "
                 "prepare again when nothing writes to it"
             )
 

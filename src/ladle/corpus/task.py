@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ladle.corpus import format
-from ladle.corpus.plan import Part, Plan, Task
+from ladle.corpus.plan import Options, Part, Plan, Task
 from ladle.corpus.write import ShardWriter
 from ladle.errors import TokenError
 from ladle.tokens import END_OF_TEXT, MarkerCounter, Tokenizer
@@ -39,15 +39,19 @@ def run(task: Task, plan: Plan, *, tokenizer: Tokenizer, folder: Path, progress:
         running.close()
 
 
+def counted_markers(tokenizer: Tokenizer, options: Options) -> list[str]:
+    """The markers that are counted in the text: those that are taken as ids, and every end of text. Sorted."""
+    special = tokenizer.special.items()
+    return sorted({END_OF_TEXT} | {m for m, id in special if id == tokenizer.end_of_text or m in options.allowed_special})
+
+
 class _Run:
     """A task being run: a writer for each split that has had tokens."""
 
     def __init__(self, task: Task, plan: Plan, tokenizer: Tokenizer, folder: Path, progress: Callable[[int], None]) -> None:
         self.task, self.plan, self.tokenizer, self.folder, self.progress = task, plan, tokenizer, folder, progress
         self.writers: dict[str, ShardWriter] = {}
-        allowed = plan.options.allowed_special
-        counted = {m for m, id in tokenizer.special.items() if id == tokenizer.end_of_text or m in allowed}
-        self.counters = [MarkerCounter(marker) for marker in sorted(counted | {END_OF_TEXT})]
+        self.counters = [MarkerCounter(marker) for marker in counted_markers(tokenizer, plan.options)]
 
     def document(self, number: int) -> bool:
         """Append one source's document to its split, or to two if it is cut. Returns whether it had any tokens."""
@@ -62,7 +66,7 @@ class _Run:
                     kept |= self._part(part, text, number)
             except TokenError as error:
                 raise TokenError(f"{source.path}: {error}") from None
-            survey.check_same(number, pieces)
+            survey.check_same(number, pieces.digest)
         return kept
 
     def finish(self) -> dict[str, dict[str, Any]]:

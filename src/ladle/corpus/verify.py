@@ -84,10 +84,7 @@ class _Reread:
         if sound["from"]:
             self._origins(paths["from"], shard)
         if shard.masked and sound["mask"]:
-            flags = np.fromfile(paths["mask"], format.MASK_DTYPE, offset=format.HEADER_BYTES["mask"])
-            if int(flags.max()) > 1:
-                at = format.HEADER_BYTES["mask"] + int(np.argmax(flags > 1))
-                self.faults.append(FormatError(paths["mask"], at, "mask", "0 or 1", int(flags.max())))
+            self._mask(paths["mask"], shard)
 
     def sources(self, read: Manifest) -> None:
         """The list of sources."""
@@ -165,6 +162,20 @@ class _Reread:
             self.faults.append(FormatError(path, None, "sources", expected, "others"))
         if int(origins["flags"].max()) >= 2 * format.RECORD:
             self.faults.append(FormatError(path, None, "flags", f"at most {2 * format.RECORD - 1}", int(origins["flags"].max())))
+
+    def _mask(self, path: Path, shard: ShardEntry) -> None:
+        """Nothing but 0 and 1, and as many 1 as the manifest says."""
+        byte = learned = 0
+        for chunk in self._chunks(path, counted=False):
+            flags = np.frombuffer(chunk, np.uint8)[0 if byte else format.HEADER_BYTES["mask"] :]
+            if flags.size and int(flags.max()) > 1:
+                at = int(np.argmax(flags > 1))
+                self.faults.append(FormatError(path, byte + len(chunk) - len(flags) + at, "mask", "0 or 1", int(flags[at])))
+                return
+            learned += int(np.count_nonzero(flags))
+            byte += len(chunk)
+        if learned != shard.raw["learned"]:
+            self.faults.append(FormatError(path, None, "mask", f"{shard.raw['learned']} tokens to be learned", learned))
 
     def _chunks(self, path: Path, *, counted: bool = True) -> Iterator[bytes]:
         with open(path, "rb", buffering=0) as file:

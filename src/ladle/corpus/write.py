@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 20  # written at once; a multiple of the block
 class ShardWriter:
     """One shard's files. The token file grows as ids come; finish() writes the rest, all of it synced to the disk.
 
-    Holds one chunk of tokens, 4 bytes for each 4 KiB written, 32 bytes a document, and a mask's byte a token. Nothing is
+    Holds one chunk of tokens, 4 bytes for each 4 KiB written, 32 bytes a document, and a mask's bit a token. Nothing is
     written through a map: a full disk is an OSError that names the file, not a bus error. close() before finish() leaves
     files no manifest lists.
     """
@@ -37,7 +37,7 @@ class ShardWriter:
         self._dtype = format.TOKEN_DTYPES[format.dtype_name(vocab_size)]
         self._ends: list[int] = []
         self._origins: list[tuple[int, int, int, int]] = []
-        self._mask: list[bytes] | None = [] if masked else None
+        self._mask = _Flags() if masked else None
         self._bin = _SummedFile(folder / (name + format.SUFFIXES["bin"]))
 
     @property
@@ -63,8 +63,7 @@ class ShardWriter:
         self.max_id = max(self.max_id, largest)
         self.num_tokens += len(ids)
         if self._mask is not None:
-            flags = np.ones(len(ids), format.MASK_DTYPE) if learned is None else learned.astype(format.MASK_DTYPE)
-            self._mask.append(flags.tobytes())
+            self._mask.append(np.ones(len(ids), np.bool_) if learned is None else learned)
         self._bin.write(ids.astype(self._dtype, copy=False).tobytes())
 
     def end_document(self, *, source: int, flags: int, byte: int, line: int) -> None:
@@ -78,12 +77,15 @@ class ShardWriter:
         files["bin"].finish()
         docs, origins = np.array(self._ends, format.ENDS_DTYPE), np.array(self._origins, format.FROM_DTYPE)
         for kind, array in (("docs", docs), ("from", origins)):
-            files[kind] = self._side(kind, array)
+            files[kind] = self._side(kind, len(array), [array.tobytes()])
+        told: dict[str, int] = {}
         if self._mask is not None:
-            files["mask"] = self._side("mask", np.frombuffer(b"".join(self._mask), format.MASK_DTYPE))
+            files["mask"] = self._side("mask", self.num_tokens, self._mask.chunks())
+            told["learned"] = self._mask.num_set
         sums = np.concatenate([file.sums() for file in files.values()])
-        files["sums"] = self._side("sums", sums)
+        files["sums"] = self._side("sums", len(sums), [sums.tobytes()])
         return {
+            **told,
             "name": self.name,
             "tokens": self.num_tokens,
             "documents": self.num_documents,
@@ -95,15 +97,37 @@ class ShardWriter:
         """Close the token file, finished or not."""
         self._bin.close()
 
-    def _side(self, kind: str, array: npt.NDArray[Any]) -> _SummedFile:
+    def _side(self, kind: str, count: int, chunks: Iterable[bytes]) -> _SummedFile:
         file = _SummedFile(self._folder / (self.name + format.SUFFIXES[kind]))
         try:
-            file.write(format.npy_header(kind, len(array)))
-            file.write(array.tobytes())
+            file.write(format.npy_header(kind, count))
+            for chunk in chunks:
+                file.write(chunk)
             file.finish()
         finally:
             file.close()
         return file
+
+
+class _Flags:
+    """Flags that are appended, kept as bits, and given back as bytes. num_set: how many are set."""
+
+    def __init__(self) -> None:
+        self.num_set = 0
+        self._bits: list[npt.NDArray[np.uint8]] = []  # CHUNK_BYTES flags each
+        self._waiting = bytearray()
+
+    def append(self, flags: npt.NDArray[np.bool_]) -> None:
+        self.num_set += int(np.count_nonzero(flags))
+        self._waiting += flags.tobytes()
+        while len(self._waiting) >= CHUNK_BYTES:
+            self._bits.append(np.packbits(np.frombuffer(self._waiting[:CHUNK_BYTES], np.uint8)))
+            del self._waiting[:CHUNK_BYTES]
+
+    def chunks(self) -> Iterator[bytes]:
+        """A byte for each flag, 0 or 1, in order."""
+        yield from (np.unpackbits(bits).tobytes() for bits in self._bits)
+        yield bytes(self._waiting)
 
 
 class _SummedFile:

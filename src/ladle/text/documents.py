@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -39,7 +39,7 @@ class Source:
 class Sources(list[Source]):
     """The sources found, and what was passed over.
 
-    num_others: files in the folders whose suffix is not in TEXT_SUFFIXES, or that are no regular files.
+    num_others: files in the folders that have another suffix, or that are no regular files.
     num_repeats: files reached a second time, by an overlap of the inputs or by a symbolic link, and taken once.
     """
 
@@ -47,11 +47,11 @@ class Sources(list[Source]):
     num_repeats: int = 0
 
 
-def find(inputs: PathLike | Iterable[PathLike]) -> Sources:
+def find(inputs: PathLike | Iterable[PathLike], *, suffixes: Collection[str] = TEXT_SUFFIXES) -> Sources:
     """The sources of files and folders, in the order they will be read.
 
     inputs: one path or several, in their order. A file is taken whatever its suffix. A folder is searched to the bottom,
-    through symbolic links; its files with one of TEXT_SUFFIXES, in any case of letters, are taken in the order of their
+    through symbolic links; its files with one of the suffixes, in any case of letters, are taken in the order of their
     relative paths' bytes. Hidden files and folders, and SKIPPED_FOLDERS, are passed over inside it.
     Two sources of the same name get as much of their paths before it as tells them apart.
     TextError: a path that does not exist, is neither file nor folder, or cannot be read; a folder without text.
@@ -59,7 +59,7 @@ def find(inputs: PathLike | Iterable[PathLike]) -> Sources:
     found = Sources()
     taken: set[str] = set()
     for path in map(_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
-        for name in _walk(path, found) if _is_folder(path) else [""]:
+        for name in _walk(path, found, suffixes) if _is_folder(path) else [""]:
             file = path / name
             real = os.path.realpath(file)
             if real in taken:
@@ -82,7 +82,7 @@ def _path(given: object) -> Path:
     return Path(given)
 
 
-def _walk(top: Path, found: Sources) -> list[str]:
+def _walk(top: Path, found: Sources, suffixes: Collection[str]) -> list[str]:
     """The text files under a folder, by their names relative to it, in order; `found` counts the others."""
     names, folders, seen = [], [""], {os.path.realpath(top)}
     while folders:
@@ -97,13 +97,14 @@ def _walk(top: Path, found: Sources) -> list[str]:
                 if entry not in SKIPPED_FOLDERS and real not in seen:  # a loop of links ends here
                     seen.add(real)
                     folders.append(name)
-            elif stat.S_ISREG(mode) and PurePosixPath(entry).suffix.lower() in TEXT_SUFFIXES:
+            elif stat.S_ISREG(mode) and PurePosixPath(entry).suffix.lower() in suffixes:
                 names.append(name)
             else:
                 found.num_others += 1
     if not names:
+        shown = ".txt, .md or .py" if suffixes is TEXT_SUFFIXES else ", ".join(sorted(suffixes))
         raise TextError(
-            f"{top}: expected a folder with text, found no file with a suffix such as .txt, .md or .py among "
+            f"{top}: expected a folder with text, found no file with a suffix such as {shown} among "
             f"{found.num_others}; a file that is named itself is taken whatever its suffix"
         )
     return sorted(names, key=os.fsencode)

@@ -15,5 +15,8 @@ TEXT_SUFFIXES = frozenset(
     """.split()  # noqa: SIM905
 )
 
+# JSON lines: what a folder is searched for when records are asked for.
+RECORD_SUFFIXES = frozenset({".jsonl", ".jsonlines", ".ndjson"})
+
 # Folders that hold other people's packages or a program's leavings; hidden folders are passed over too.
 SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
