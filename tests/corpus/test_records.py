@@ -118,6 +118,14 @@ def test_spans_hold_last_bytes():
     assert holds(np.zeros((0, 2), np.int64), "aé😀b", two).tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("code", [0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF])
+def test_spans_of_characters_of_any_length_in_bytes(code):
+    character = chr(code)
+    length = len(character.encode())
+    found = holds(np.array([[1, 2], [3, 4]]), f"a{character}bc", np.ones(length + 3, np.int64))
+    assert found.tolist() == [0] + [1] * length + [0, 1]
+
+
 def test_spans_keep_the_ids_of_the_text_alone(tmp_path):
     """Also where a marker is written and taken as an id, and where it stands last: the end of text still follows it."""
     texts = ["one<|endoftext|>two", "x<|endoftext|>", "no end"]
