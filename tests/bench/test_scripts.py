@@ -137,5 +137,5 @@ def test_batch_size():
 @pytest.mark.peer
 def test_loader(tmp_path):
     out = script("loader", "--samples", "200000", "--rounds", "1", "--scratch", str(tmp_path))
-    assert "| Ladle | yes | yes | yes | yes | yes, yes, yes |" in out
+    assert "| Ladle | yes | yes | yes | yes | yes, yes, yes, yes | yes, yes, yes, yes |" in out
     assert "| DataLoader | no | no |" in out  # it begins anew: the question can be answered with no
